@@ -1,0 +1,5 @@
+"""Where the noise comes from: sources of samples, and loaders of real data."""
+
+from .sources import AbstractSource as AbstractSource
+from .sources import FullBatch as FullBatch
+from .sources import Minibatches as Minibatches

@@ -1,0 +1,50 @@
+"""The one exception for mistakes of the user's, and the checks that raise it."""
+
+import difflib
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+
+class Mistake(ValueError):
+    """Something the caller can put right; the message is one sentence that says how."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> Mistake:
+    """The mistake of naming what does not exist, with the nearest name that does."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(names)}."
+    return Mistake(f"there is no {kind} {name!r}: {hint}")
+
+
+def number(
+    name: str,
+    value: Any,
+    *,
+    above: float = -math.inf,
+    least: float = -math.inf,
+    most: float = math.inf,
+) -> None:
+    """Refuse a number outside its range; arrays and tracers of a sweep pass unseen."""
+    if isinstance(value, jax.Array | np.ndarray):
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Mistake(f"`{name}` must be a number, but it is {value!r}.")
+    if not (above < value and least <= value <= most):
+        bounds = [
+            f"above {above:g}" if above > -math.inf else "",
+            f"at least {least:g}" if least > -math.inf else "",
+            f"at most {most:g}" if most < math.inf else "",
+        ]
+        wanted = " and ".join(b for b in bounds if b) or "finite"
+        raise Mistake(f"`{name}` must be {wanted}, but it is {value!r}.")
+
+
+def count(name: str, value: Any, *, least: int = 1) -> None:
+    """Refuse anything but a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise Mistake(f"`{name}` must be a whole number of at least {least}, but it is {value!r}.")

@@ -1,0 +1,12 @@
+"""Estimators of the hypergradient, one file each; `hypergradient` is the one to compare with."""
+
+from .base import AbstractHypergradient as AbstractHypergradient
+from .base import Field as Field
+from .conjugate_gradient import ConjugateGradient as ConjugateGradient
+from .deterministic import hypergradient as hypergradient
+from .exact import Exact as Exact
+from .fixed_point import FixedPoint as FixedPoint
+from .linear_system import LinearSystem as LinearSystem
+from .neumann import NeumannRandom as NeumannRandom
+from .neumann import NeumannSum as NeumannSum
+from .unrolled import Unrolled as Unrolled

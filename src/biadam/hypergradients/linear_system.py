@@ -1,0 +1,59 @@
+"""The tracked linear system: s follows the solution of H s = f_y along with x and y."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax.tree
+from jaxtyping import PyTree
+
+from .. import errors, tree
+from ..problem import Calls, Levels, Problem, Sample
+from ..sets import AbstractSet, Free
+from .base import AbstractHypergradient, Field
+
+
+class LinearSystem(AbstractHypergradient):
+    r"""The field :math:`(f_x - J s,\; g_y,\; H s - f_y)` on the point (x, y, s).
+
+    One minibatch zeta serves ``g_y``, ``H s`` and ``J s``, which share a forward and a backward
+    pass; nothing is truncated, so the bias vanishes as s converges. The start is ``s = 0``.
+
+    Args:
+        step_size: of the descent on :math:`\tfrac12 s' H s - f_y' s`, before the factor eta.
+        domain: where s lives; a ball of radius C_fy / mu in some theories.
+
+    Reference: M. Dagréou, P. Ablin, S. Vaiter, T. Moreau, A framework for bilevel optimization
+    that enables stochastic and global variance reduction algorithms, 2022, arXiv:2201.13409.
+    """
+
+    step_size: float = 0.1
+    domain: AbstractSet = Free()
+    batches = 1
+
+    def __check_init__(self) -> None:
+        errors.number("LinearSystem.step_size", self.step_size, above=0)
+
+    def lift(self, x: PyTree, y: PyTree) -> Levels:
+        """``(x, y, 0)``."""
+        return Levels(x, y, jax.tree.map(jnp.zeros_like, y))
+
+    @property
+    def system(self) -> tuple[Any, AbstractSet]:
+        """Step size and feasible set of s."""
+        return self.step_size, self.domain
+
+    def __call__(self, problem: Problem, point: Levels, sample: Sample) -> Field:
+        """The field at ``point``."""
+        x, y, s = point
+        f_x, f_y = problem.outer_gradients(x, y, sample.outer)
+        inner, hessian, cross = problem.gradient_and_products(x, y, sample.batch(0), s)
+        gap = tree.add_scale(hessian, -1.0, f_y)
+        size = optax.tree.norm(f_y)
+        residual = jnp.where(size > 0, optax.tree.norm(gap) / jnp.where(size > 0, size, 1), 0)
+        return Field(
+            Levels(tree.add_scale(f_x, -1.0, cross), inner, gap),
+            f_x,
+            jnp.asarray(residual, jnp.float32),
+            Calls(1, 1, 1, 1),
+        )

@@ -1,0 +1,109 @@
+r"""The inverse Hessian by a truncated Neumann series, :math:`H^{-1} \approx \vartheta \sum_q
+(I - \vartheta H)^q` for a step :math:`0 < \vartheta \le 1 / L_g`.
+
+Both forms share their mean: `NeumannSum` with Q = K - 1 equals the expectation of `NeumannRandom`
+over its random length. The bias of either is :math:`H^{-1} (I - \vartheta H)^K`, of norm at most
+:math:`(1 - \vartheta \mu)^K / \mu`, and stays however long one optimises.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.random as jr
+from jax import lax
+from jaxtyping import PyTree
+
+from .. import errors, tree
+from ..problem import Levels, Problem, Sample
+from .base import AbstractHypergradient, Field, implicit
+
+
+def _shrink(
+    problem: Problem, point: Levels, sample: Sample, step_size: Any
+) -> Callable[[Any, PyTree], PyTree]:
+    """``r <- (I - step_size H(zeta^i)) r``; zeta^i is the sample's inner minibatch i + 1."""
+    x, y, _ = point
+
+    def shrink(i: Any, r: PyTree) -> PyTree:
+        return tree.add_scale(r, -step_size, problem.hessian_product(x, y, sample.batch(i + 1), r))
+
+    return shrink
+
+
+class NeumannSum(AbstractHypergradient):
+    r"""The whole sum, equation (5): :math:`s = \vartheta \sum_{q=0}^{Q} \prod (I - \vartheta
+    H(\zeta^i)) f_y`, Q products that share their right-most factors.
+
+    Consumes the minibatches zeta (for g_y), zeta^0 (for J) and zeta^1 .. zeta^Q, of which the
+    highest is applied first.
+    """
+
+    terms: int = eqx.field(static=True, default=3)  # Q
+    step_size: float = 0.5  # vartheta
+
+    def __check_init__(self) -> None:
+        errors.count("NeumannSum.terms", self.terms, least=0)
+        errors.number("NeumannSum.step_size", self.step_size, above=0)
+
+    @property
+    def batches(self) -> int:
+        """zeta, zeta^0 and zeta^1 .. zeta^Q."""
+        return self.terms + 2
+
+    def __call__(self, problem: Problem, point: Levels, sample: Sample) -> Field:
+        """The field at ``point``."""
+        outer = problem.outer_gradients(point.x, point.y, sample.outer)
+        shrink = _shrink(problem, point, sample, self.step_size)
+
+        def term(j: Any, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+            power = shrink(self.terms - j, carry[0])
+            return power, tree.add_scale(carry[1], 1.0, power)
+
+        _, total = lax.fori_loop(0, self.terms, term, (outer[1], outer[1]))
+        return implicit(
+            problem,
+            point,
+            sample,
+            cross_batch=sample.batch(1),
+            outer=outer,
+            s=tree.scale(self.step_size, total),
+            hessian_products=self.terms,
+        )
+
+
+class NeumannRandom(AbstractHypergradient):
+    r"""One random term, equation (13): :math:`s = K \vartheta \prod_{i=1}^{k} (I - \vartheta
+    H(\zeta^i)) f_y` with k uniform on {0, .., K - 1}; only k products are computed.
+
+    The length k is drawn from the sample's key, so that two evaluations with one sample share it.
+    Consumes the minibatches zeta (for g_y), zeta^0 (for J) and zeta^1 .. zeta^{K-1}.
+    """
+
+    length: int = eqx.field(static=True, default=3)  # K
+    step_size: float = 0.5  # vartheta, 1 / L_g in the paper's theory
+
+    def __check_init__(self) -> None:
+        errors.count("NeumannRandom.length", self.length)
+        errors.number("NeumannRandom.step_size", self.step_size, above=0)
+
+    @property
+    def batches(self) -> int:
+        """zeta, zeta^0 and zeta^1 .. zeta^{K-1}."""
+        return self.length + 1
+
+    def __call__(self, problem: Problem, point: Levels, sample: Sample) -> Field:
+        """The field at ``point``."""
+        outer = problem.outer_gradients(point.x, point.y, sample.outer)
+        shrink = _shrink(problem, point, sample, self.step_size)
+        k = jr.randint(sample.key, (), 0, self.length)
+        power = lax.fori_loop(1, k + 1, shrink, outer[1])
+        return implicit(
+            problem,
+            point,
+            sample,
+            cross_batch=sample.batch(1),
+            outer=outer,
+            s=tree.scale(self.length * self.step_size, power),
+            hessian_products=k,
+        )

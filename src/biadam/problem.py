@@ -1,0 +1,165 @@
+r"""What is solved: two losses, their derivatives, the feasible sets, one sample of the noise.
+
+.. math:: \min_{x \in X} F(x) = E_\xi f(x, y^*(x); \xi), \qquad
+          y^*(x) = \operatorname{argmin}_{y \in Y} E_\zeta g(x, y; \zeta).
+
+Every derivative that a method takes is a method of `Problem`, one oracle of the theory each:
+`outer_gradients` (Gf), `inner_gradient` (Gg), `hessian_product` (HVP), `cross_product` (JVP).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key, PyTree
+
+from . import tree
+from .errors import Mistake
+from .proximal import AbstractProximal
+from .sets import Free
+
+
+class Levels(NamedTuple):
+    """One thing per level of the problem; a level that is None is absent."""
+
+    x: Any  # outer
+    y: Any  # inner
+    s: Any = None  # linear system H s = grad_y f, for the methods that track it
+
+
+class Sample(NamedTuple):
+    """All the randomness of one step: the same sample gives the same noise."""
+
+    outer: PyTree[Array]  # one minibatch of the outer loss, xi
+    inner: PyTree[Array]  # minibatches of the inner loss, stacked on a leading axis: zeta, zeta^0..
+    key: Key[Array, ""]  # for every other draw, such as the random length of a series
+
+    def batch(self, i: Any) -> PyTree[Array]:
+        """The i-th inner minibatch."""
+        return jax.tree.map(lambda a: a[i], self.inner)
+
+
+class Calls(NamedTuple):
+    """How often each oracle was called, in minibatches."""
+
+    outer_gradient: Any = 0  # (f_x, f_y) together
+    inner_gradient: Any = 0  # g_y, or (g_x, g_y) together
+    hessian_product: Any = 0  # H u
+    cross_product: Any = 0  # J u
+
+    def plus(self, other: "Calls") -> "Calls":
+        """The sum, kind by kind."""
+        return Calls(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class Problem(eqx.Module):
+    """``min over x in X of f(x, y*(x))`` with ``y*(x) = argmin over y in Y of g(x, y)``.
+
+    Args:
+        outer: the loss ``f(x, y, batch)``, a scalar.
+        inner: the loss ``g(x, y, batch)``, a scalar, strongly convex in ``y``.
+        outer_set: where x lives: a set of `biadam.sets` or a proximal term of `biadam.proximal`.
+        inner_set: where y lives. The hypergradient assumes that its border is not reached at y*(x).
+    """
+
+    outer: Callable[[Any, Any, Any], Array]
+    inner: Callable[[Any, Any, Any], Array]
+    outer_set: AbstractProximal = Free()
+    inner_set: AbstractProximal = Free()
+
+    def outer_gradients(self, x: PyTree, y: PyTree, batch: PyTree) -> tuple[PyTree, PyTree]:
+        """``f_x`` and ``f_y``."""
+        return jax.grad(self.outer, argnums=(0, 1))(x, y, batch)
+
+    def inner_gradient(self, x: PyTree, y: PyTree, batch: PyTree) -> PyTree:
+        """``g_y``."""
+        return jax.grad(self.inner, argnums=1)(x, y, batch)
+
+    def inner_slope(self, x: PyTree, y: PyTree, batch: PyTree, u: PyTree) -> Array:
+        """``<g_y, u>``, the derivative of g along u; its gradients are H u and J u."""
+        return jax.jvp(lambda y: self.inner(x, y, batch), (y,), (u,))[1]
+
+    def hessian_product(self, x: PyTree, y: PyTree, batch: PyTree, u: PyTree) -> PyTree:
+        """``H u``, with ``H`` the Hessian of g in y."""
+        return jax.jvp(lambda y: self.inner_gradient(x, y, batch), (y,), (u,))[1]
+
+    def cross_product(self, x: PyTree, y: PyTree, batch: PyTree, u: PyTree) -> PyTree:
+        """``J u``, with ``J = d^2 g / dx dy``: the gradient in x of ``<g_y, u>``.
+
+        Reverse over forward: where x enters g late, as weights of a loss do, nothing is propagated
+        back through the rest.
+        """
+        return jax.grad(self.inner_slope)(x, y, batch, u)
+
+    def products(self, x: PyTree, y: PyTree, batch: PyTree, u: PyTree) -> tuple[PyTree, PyTree]:
+        """``H u`` and ``J u`` on one batch, from one backward pass."""
+        cross, hessian = jax.grad(self.inner_slope, argnums=(0, 1))(x, y, batch, u)
+        return hessian, cross
+
+    def gradient_and_products(
+        self, x: PyTree, y: PyTree, batch: PyTree, u: PyTree
+    ) -> tuple[PyTree, PyTree, PyTree]:
+        """``g_y``, ``H u`` and ``J u`` on one batch.
+
+        One forward pass of ``(g, <g_y, u>)`` and one pull-back of both at once, which turns pairs
+        of skinny matrix products into single fat ones.
+        """
+
+        def pair(x: PyTree, y: PyTree) -> Array:
+            return jnp.stack(jax.jvp(lambda y: self.inner(x, y, batch), (y,), (u,)))
+
+        value, pull = jax.vjp(pair, x, y)
+        in_x, in_y = jax.vmap(pull)(jnp.eye(2, dtype=value.dtype))
+        row = lambda i, of: jax.tree.map(lambda a: a[i], of)
+        return row(0, in_y), row(1, in_y), row(1, in_x)
+
+    def check(self, x: PyTree, y: PyTree, sample: Sample) -> None:
+        """Refuse, in the user's words and before anything is compiled, what can't be solved."""
+        for name, point, where in (("x", x, self.outer_set), ("y", y, self.inner_set)):
+            _check_variable(name, point)
+            where.check(name, point)
+        batches = (("outer", self.outer, sample.outer), ("inner", self.inner, sample.batch(0)))
+        for name, loss, batch in batches:
+            try:
+                value = jax.eval_shape(loss, x, y, batch)
+            except Exception as error:
+                raise Mistake(
+                    f"`Problem.{name}(x, y, batch)` can't be evaluated at the given x, y and a "
+                    f"minibatch of the data: {_first_line(error)}"
+                ) from error
+            if not isinstance(value, jax.ShapeDtypeStruct):
+                raise Mistake(
+                    f"`Problem.{name}(x, y, batch)` must return a scalar loss, but it returned "
+                    f"a {type(value).__name__}; return the loss alone."
+                )
+            if value.shape != ():
+                raise Mistake(
+                    f"`Problem.{name}(x, y, batch)` must return a scalar loss, but it returned an "
+                    f"array of shape {value.shape}; take its mean over the minibatch."
+                )
+            if not jnp.issubdtype(value.dtype, jnp.floating):
+                raise Mistake(
+                    f"`Problem.{name}(x, y, batch)` must return a real number, but its type is "
+                    f"{value.dtype}; return the loss, not a count or an index."
+                )
+
+
+def _check_variable(name: str, point: PyTree) -> None:
+    leaves = jax.tree.leaves(point)
+    if not leaves:
+        raise Mistake(f"`{name}` must hold at least one array, but it is {point!r}.")
+    for leaf in leaves:
+        dtype = jnp.result_type(leaf)
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise Mistake(
+                f"`{name}` must be of a floating type, but it has a leaf of type {dtype}; "
+                f"write for example {name}.astype(float)."
+            )
+        if not isinstance(leaf, jax.core.Tracer) and not bool(tree.all_finite(leaf)):
+            raise Mistake(f"`{name}` must start finite, but it holds a NaN or an infinity.")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

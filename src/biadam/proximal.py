@@ -1,0 +1,463 @@
+r"""Terms added to a level's loss whose proximal map is known, in the norm of the adaptive matrix.
+
+With a term h the step of the paper becomes :math:`\operatorname{argmin}_u h(u) + \langle w, u
+\rangle + \tfrac{1}{2\gamma} \|u - x\|_A^2`, the proximal map of h at :math:`x - \gamma A^{-1} w` in
+the norm of :math:`M = A / \gamma`. A convex set is the term that is zero inside and infinite
+outside, so sets and terms share one interface. What both need to work over pytrees and to find a
+multiplier stands at the end of this file.
+"""
+
+import abc
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, PyTree
+
+from .errors import Mistake, count, number
+
+
+class AbstractProximal(eqx.Module):
+    """A closed convex function of pytrees, known by its proximal map."""
+
+    @abc.abstractmethod
+    def prox(self, point: PyTree, matrix: PyTree) -> PyTree:
+        r"""Return :math:`\operatorname{argmin}_u h(u) + \tfrac12 \|u - p\|_M^2` at the point p.
+
+        ``matrix`` is the diagonal of M. It has the structure of ``point``, and each of its leaves
+        has the shape of the leaf of ``point`` or is a single number, for a multiple of the identity
+        there; one number in place of the pytree is a multiple of the identity of the whole space.
+        The result has the structure, shapes and dtypes of ``point``.
+        """
+
+    @abc.abstractmethod
+    def check(self, name: str, point: PyTree) -> None:
+        """Raise a `Mistake` that names the variable if its shape does not fit."""
+
+
+class L1(AbstractProximal):
+    r""":math:`h(u) = \sum_i \lambda_i |u_i|`, with :math:`\lambda` the ``weight``.
+
+    The prox is :math:`\operatorname{sign}(p_i) \max(|p_i| - \lambda_i / m_i, 0)`. The weight is a
+    number for all coordinates or a pytree like the variable.
+    """
+
+    weight: PyTree
+
+    def __init__(self, weight: PyTree):
+        sizes("L1.weight", weight, least=0.0)
+        self.weight = weight
+
+    def prox(self, point: PyTree, matrix: PyTree) -> PyTree:
+        """Shrink every coordinate towards zero."""
+        space = Space.of(point, matrix)
+        weights = space.like(self.weight)
+        return space.tree(map(_shrink, space.points, space.matrices, weights))
+
+    def check(self, name: str, point: PyTree) -> None:
+        """Refuse weights of another structure or shape than the variable's."""
+        floating(name, point)
+        fits("L1.weight", self.weight, name, point)
+
+
+class SquaredL2(AbstractProximal):
+    r""":math:`h(u) = \tfrac12 \sum_i \lambda_i u_i^2`, with :math:`\lambda` the ``weight``.
+
+    The prox is :math:`m_i p_i / (m_i + \lambda_i)`. The weight is a number for all coordinates or a
+    pytree like the variable.
+    """
+
+    weight: PyTree
+
+    def __init__(self, weight: PyTree):
+        sizes("SquaredL2.weight", weight, least=0.0)
+        self.weight = weight
+
+    def prox(self, point: PyTree, matrix: PyTree) -> PyTree:
+        """Scale every coordinate."""
+        space = Space.of(point, matrix)
+        weights = space.like(self.weight)
+        return space.tree(
+            p * (m / (m + w)) for p, m, w in zip(space.points, space.matrices, weights, strict=True)
+        )
+
+    def check(self, name: str, point: PyTree) -> None:
+        """Refuse weights of another structure or shape than the variable's."""
+        floating(name, point)
+        fits("SquaredL2.weight", self.weight, name, point)
+
+
+class ElasticNet(AbstractProximal):
+    r""":math:`h(u) = \sum_i \lambda_i |u_i| + \tfrac12 \sum_i \kappa_i u_i^2`.
+
+    :math:`\lambda` is ``l1`` and :math:`\kappa` is ``l2``, each a number or a pytree like the
+    variable. The prox is :math:`\operatorname{sign}(p_i) \max(|p_i| - \lambda_i / m_i, 0) \, m_i /
+    (m_i + \kappa_i)`.
+    """
+
+    l1: PyTree
+    l2: PyTree
+
+    def __init__(self, l1: PyTree, l2: PyTree):
+        sizes("ElasticNet.l1", l1, least=0.0)
+        sizes("ElasticNet.l2", l2, least=0.0)
+        self.l1, self.l2 = l1, l2
+
+    def prox(self, point: PyTree, matrix: PyTree) -> PyTree:
+        """Shrink every coordinate towards zero, then scale it."""
+        space = Space.of(point, matrix)
+        weights = zip(space.like(self.l1), space.like(self.l2), strict=True)
+        return space.tree(
+            _shrink(p, m, l1) * (m / (m + l2))
+            for p, m, (l1, l2) in zip(space.points, space.matrices, weights, strict=True)
+        )
+
+    def check(self, name: str, point: PyTree) -> None:
+        """Refuse weights of another structure or shape than the variable's."""
+        floating(name, point)
+        fits("ElasticNet.l1", self.l1, name, point)
+        fits("ElasticNet.l2", self.l2, name, point)
+
+
+class GroupL1(AbstractProximal):
+    r""":math:`h(u) = \lambda \sum_g \|u_g\|_2`, the groups being the rows of every leaf.
+
+    ``axes`` is how many leading axes of a leaf count its groups: 1 for rows, 0 for one group per
+    leaf, 2 for every ``leaf[i, j]``. A leaf with no more axes than that has groups of one entry.
+
+    A group with :math:`\|M p_g\|_2 \le \lambda` goes to zero. Any other one goes to
+    :math:`m_i p_i \rho / (m_i \rho + \lambda)`, where :math:`\rho > 0`, the length of the answer,
+    solves :math:`\sum_i (m_i p_i / (m_i \rho + \lambda))^2 = 1` and is found to round-off.
+    """
+
+    weight: ArrayLike
+    axes: int = eqx.field(static=True)
+
+    def __init__(self, weight: ArrayLike, axes: int = 1):
+        sizes("GroupL1.weight", weight, least=0.0)
+        count("GroupL1.axes", axes, least=0)
+        self.weight, self.axes = weight, axes
+
+    def prox(self, point: PyTree, matrix: PyTree) -> PyTree:
+        """Shorten every group."""
+        space = Space.of(point, matrix)
+        weight = space.number(self.weight)
+        return space.tree(
+            _shrink(p, m, weight) if p.ndim <= self.axes and p.ndim else self._groups(p, m, weight)
+            for p, m in zip(space.points, space.matrices, strict=True)
+        )
+
+    def check(self, name: str, point: PyTree) -> None:
+        """Refuse more than one weight."""
+        floating(name, point)
+        single("GroupL1.weight", self.weight)
+
+    def _groups(self, p: Array, m: Array, weight: Array) -> Array:
+        rows = p.reshape(math.prod(p.shape[: self.axes]), -1)
+        scales = m.reshape(rows.shape) if m.ndim else m
+        short = jax.vmap(_shorten, in_axes=(0, 0 if m.ndim else None, None))
+        return short(rows, scales, weight).reshape(p.shape)
+
+
+class Separate(AbstractProximal):
+    """A sum of terms on separate parts of the variable.
+
+    ``terms`` is a pytree of terms and sets whose structure is the upper part of the variable's, such
+    as ``{"weights": L1(0.1), "bias": Free()}`` for a dictionary with these two entries.
+    """
+
+    terms: PyTree
+
+    def __init__(self, terms: PyTree):
+        only("Separate.terms", terms, AbstractProximal)
+        self.terms = terms
+
+    def prox(self, point: PyTree, matrix: PyTree) -> PyTree:
+        """Apply to every part its own term."""
+        return jax.tree.map(
+            lambda term, p, m: term.prox(p, m),
+            self.terms,
+            point,
+            spread(matrix, point),
+            is_leaf=lambda node: isinstance(node, AbstractProximal),
+        )
+
+    def check(self, name: str, point: PyTree) -> None:
+        """Refuse a structure that is not the upper part of the variable's."""
+        check_parts("Separate.terms", self.terms, name, point)
+
+
+def _shrink(p: Array, m: Array, weight: Array) -> Array:
+    return jnp.sign(p) * jnp.maximum(jnp.abs(p) - weight / m, 0)
+
+
+def _shorten(p: Array, m: Array, weight: Array) -> Array:
+    """The prox of ``weight`` times the length, on one group."""
+    safe = jnp.where(weight > 0, weight, 1)
+    length = secular([p], [safe / m], jnp.ones_like(weight))
+    return jnp.where(weight > 0, p * (m * length / (m * length + safe)), p)
+
+
+# Checks of what a user gives. A tracer has no value to look at and passes.
+
+
+def sizes(what: str, value: PyTree, *, above: float = -math.inf, least: float = -math.inf) -> None:
+    """Refuse numbers outside their range, alone, in arrays or in a pytree of either."""
+    for leaf in jax.tree.leaves(value):
+        if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
+            number(what, leaf, above=above, least=least, most=np.finfo(np.float64).max)
+        elif not isinstance(leaf, jax.core.Tracer):
+            entries = np.asarray(leaf)
+            if not np.all((entries > above) & (entries >= least) & np.isfinite(entries)):
+                bound = f"above {above:g}" if above > -math.inf else f"at least {least:g}"
+                bad = entries[~((entries > above) & (entries >= least) & np.isfinite(entries))]
+                raise Mistake(f"`{what}` must be {bound} and finite, but it has {bad.flat[0]:g}.")
+
+
+def single(what: str, value: ArrayLike) -> None:
+    """Refuse an array where one number is wanted."""
+    if jnp.ndim(value):
+        raise Mistake(f"`{what}` must be one number, but it has the shape {jnp.shape(value)}.")
+
+
+def floating(name: str, point: PyTree) -> None:
+    """Refuse a variable without entries or with other than real floating-point ones."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(point):
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            where = f"{name}{jax.tree_util.keystr(path)}"
+            raise Mistake(
+                f"{where} must be of a floating-point dtype, but it is {jnp.result_type(leaf)}."
+            )
+    if not sum(jnp.size(leaf) for leaf in jax.tree.leaves(point)):
+        raise Mistake(f"{name} must have at least one entry, but it has none.")
+
+
+def fits(what: str, value: PyTree, name: str, point: PyTree) -> None:
+    """Refuse a pytree of numbers that can't be spread over the variable ``name``."""
+    if is_number(value):
+        return
+    if jax.tree.structure(value) != jax.tree.structure(point):
+        raise Mistake(
+            f"`{what}` must be a number or a pytree like {name}, {jax.tree.structure(point)}, "
+            f"but it is {jax.tree.structure(value)}."
+        )
+    for part, leaf in zip(jax.tree.leaves(value), jax.tree.leaves(point), strict=True):
+        if jnp.ndim(part) and jnp.shape(part) != jnp.shape(leaf):
+            raise Mistake(
+                f"`{what}` must have the shape {jnp.shape(leaf)} of {name}, "
+                f"but it has {jnp.shape(part)}."
+            )
+
+
+def only(what: str, parts: PyTree, kind: type[AbstractProximal]) -> None:
+    """Refuse a pytree with other leaves than terms, or than sets, whichever is wanted."""
+    for part in jax.tree.leaves(parts, is_leaf=lambda node: isinstance(node, AbstractProximal)):
+        if not isinstance(part, kind):
+            wanted = "sets" if kind is not AbstractProximal else "terms and sets"
+            raise Mistake(f"`{what}` must be a pytree of {wanted}, but it has {part!r} in it.")
+
+
+def check_parts(what: str, parts: PyTree, name: str, point: PyTree) -> None:
+    """Check every part against its subtree of the variable ``name``."""
+    structure = jax.tree.structure(parts, is_leaf=lambda node: isinstance(node, AbstractProximal))
+    try:
+        subtrees = structure.flatten_up_to(point)
+    except ValueError as error:
+        raise Mistake(
+            f"`{what}` must have the upper part of the structure of {name}, "
+            f"{jax.tree.structure(point)}, but it has {structure}."
+        ) from error
+    paths = jax.tree_util.tree_leaves_with_path(
+        parts, is_leaf=lambda node: isinstance(node, AbstractProximal)
+    )
+    for (path, part), subtree in zip(paths, subtrees, strict=True):
+        part.check(f"{name}{jax.tree_util.keystr(path)}", subtree)
+
+
+def is_number(value: Any) -> bool:
+    """Whether this is one number in place of a pytree."""
+    return jax.tree.structure(value) == jax.tree.structure(0) and jnp.ndim(value) == 0
+
+
+def spread(value: PyTree, point: PyTree) -> PyTree:
+    """A number for every leaf of ``point``, or the pytree as it is."""
+    return jax.tree.map(lambda _: value, point) if is_number(value) else value
+
+
+# Pytrees as lists of leaves. Sums run over the leaves where they are: nothing is concatenated.
+
+
+class Space(NamedTuple):
+    """A point and a diagonal matrix as lists of leaves of one dtype, at least single precision."""
+
+    points: list[Array]  # the leaves of the point
+    matrices: list[Array]  # of each leaf's shape, or 0-d for a multiple of the identity
+    tree: Callable[..., PyTree]  # leaves to the pytree, in the point's own dtypes
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def of(cls, point: PyTree, matrix: PyTree) -> "Space":
+        """The leaves of both."""
+        leaves, structure = jax.tree.flatten(point)
+        dtypes = [jnp.asarray(leaf).dtype for leaf in leaves]
+        dtype = np.result_type(np.float32, *dtypes)
+        points = [jnp.asarray(leaf, dtype) for leaf in leaves]
+        matrices = [jnp.asarray(m, dtype) for m in jax.tree.leaves(spread(matrix, point))]
+
+        def tree(leaves: Sequence[Array]) -> PyTree:
+            parts = [leaf.astype(kind) for leaf, kind in zip(leaves, dtypes, strict=True)]
+            return jax.tree.unflatten(structure, parts)
+
+        return cls(points, matrices, tree, dtype)
+
+    def number(self, value: ArrayLike) -> Array:
+        """A number of the dtype of the leaves."""
+        return jnp.asarray(value, self.dtype)
+
+    def like(self, value: PyTree) -> list[Array]:
+        """One number or one array per leaf, for a number or a pytree like the point."""
+        if is_number(value):
+            return [self.number(value)] * len(self.points)
+        return [self.number(leaf) for leaf in jax.tree.leaves(value)]
+
+
+def total(terms: Sequence[Array], weights: Sequence[float] | None = None) -> Array:
+    """The sum of all entries of all leaves, with a weight for each leaf."""
+    sums = [jnp.sum(term) for term in terms]
+    if weights is not None:
+        sums = [w * s for w, s in zip(weights, sums, strict=True)]
+    return sum(sums[1:], sums[0])
+
+
+SAMPLE = 8192  # coordinates that a first guess looks at: below 1 % of the large sizes it is for
+
+
+def sample(leaves: Sequence[Array], stride: int) -> list[Array]:
+    """Every ``stride``-th entry of each leaf; single numbers stay."""
+    return [leaf.reshape(-1)[::stride] if leaf.ndim else leaf for leaf in leaves]
+
+
+def stride_of(leaves: Sequence[Array]) -> int:
+    """The stride that leaves about `SAMPLE` entries, odd so as not to fall in step with rows."""
+    return (sum(leaf.size for leaf in leaves) // SAMPLE) | 1
+
+
+def share(leaves: Sequence[Array], stride: int) -> list[float]:
+    """How many entries of each leaf one entry of its sample stands for."""
+    return [leaf.size / max(1, -(-leaf.size // stride)) for leaf in leaves]
+
+
+PASSES = 50
+
+
+def root(
+    value: Callable[[Array], Array], start: Array, slope: Array, scale: Array, smooth: bool
+) -> Array:
+    r"""The root t >= 0 of an increasing function, or 0 where the function is not negative there.
+
+    Secant steps from ``start``, the first one along ``slope``. A step that leaves the bracket, or
+    that follows one which did not halve the value, goes to the geometric middle of the bracket
+    instead (while that is unbounded above, to ``8 t + scale``), so that the logarithm of the
+    bracket is what is halved and a root of any magnitude costs about as many passes. It ends where
+    the value is round-off, where the bracket has closed, or after `PASSES` evaluations.
+
+    With ``smooth`` it also ends where the next step of the secant method, whose relative error is
+    of the order of the product of the last two, would be round-off; that step is still taken.
+    """
+    dtype = start.dtype
+    tiny = float(jnp.finfo(dtype).eps)
+    infinite = jnp.full_like(start, jnp.inf)
+
+    def go(carry: _Search) -> Array:
+        return (carry.passes < PASSES) & ~carry.done
+
+    def body(carry: _Search) -> _Search:
+        t = carry.t
+        v = value(t)
+        below = jnp.where(v < 0, t, carry.below)
+        above = jnp.where(v < 0, carry.above, t)
+        first = carry.passes == 0
+        rise = jnp.where(first, slope, (v - carry.last_v) / jnp.where(first, 1, t - carry.last_t))
+        secant = t - v / rise
+        middle = jnp.where(below > 0, jnp.sqrt(below) * jnp.sqrt(above), above / 8)
+        middle = jnp.where(below < 0, 0, middle)
+        middle = jnp.where(jnp.isinf(above), 8 * t + scale, middle)
+        good = (secant > below) & (secant < above) & (secant > 0)
+        good &= first | (jnp.abs(v) <= jnp.abs(carry.last_v) / 2)
+        new = jnp.where(good, secant, middle)
+        exact = ~(jnp.abs(v) > 4 * tiny) | ((t == 0) & (v >= 0)) | (new == t)
+        near = jnp.asarray(False)
+        if smooth:
+            near = good & ~first & (jnp.abs((new - t) * (t - carry.last_t)) <= tiny * new * new / 8)
+        return _Search(carry.passes + 1, jnp.where(exact, t, new), below, above, t, v, exact | near)
+
+    begin = _Search(
+        jnp.zeros((), jnp.int32),
+        start,
+        jnp.full_like(start, -1),
+        infinite,
+        start,
+        infinite,
+        jnp.asarray(False),
+    )
+    return jax.lax.while_loop(go, body, begin).t
+
+
+class _Search(NamedTuple):
+    """Where the search for a root stands."""
+
+    passes: Array  # evaluations so far
+    t: Array  # where to look next
+    below: Array  # the largest t known to be left of the root; -1 if not even 0 is
+    above: Array  # the smallest t known not to be
+    last_t: Array
+    last_v: Array  # the value at last_t
+    done: Array
+
+
+def secular(numerators: Sequence[Array], matrices: Sequence[Array], reach: Array) -> Array:
+    r"""The t >= 0 with :math:`\sum_i (q_i / (m_i + t))^2 = r^2`, or 0 if the sum at 0 is below.
+
+    One over the root of the sum is concave in t and nearly linear, which is what the secant steps
+    run on. Differentiated implicitly.
+    """
+
+    def lengths(t: Array, qs: Sequence[Array], ms: Sequence[Array]) -> list[Array]:
+        return [(q / reach / (m + t)) ** 2 for q, m in zip(qs, ms, strict=True)]
+
+    def solve(_: Callable[[Array], Array], start: Array) -> Array:
+        stride = stride_of(numerators)
+        qs, ms = sample(numerators, stride), sample(matrices, stride)
+        shares = share(numerators, stride)
+        scale = sum(jnp.mean(m) for m in ms)
+
+        def shape(t: Array) -> Array:
+            return jax.lax.rsqrt(total(lengths(t, qs, ms), shares)) - 1
+
+        def whole(t: Array) -> Array:
+            return jax.lax.rsqrt(total(lengths(t, numerators, matrices))) - 1
+
+        def from_left(start: Array) -> tuple[Array, Array]:
+            return jax.jvp(shape, (start,), (jnp.ones_like(start),))
+
+        v, rise = from_left(start)
+        t = root(shape, start, rise, scale, smooth=True)
+        if stride == 1:
+            return t
+        _, rise = from_left(t)
+        return root(whole, t, rise, scale, smooth=True)
+
+    def excess(t: Array) -> Array:
+        return total(lengths(t, numerators, matrices)) - 1
+
+    def tangent_solve(linear: Callable[[Array], Array], rhs: Array) -> Array:
+        slope = linear(jnp.ones_like(rhs))
+        return rhs / jnp.where(slope == 0, -1, slope)
+
+    t: Array = jax.lax.custom_root(excess, jnp.zeros_like(reach), solve, tangent_solve)
+    return t

@@ -1,0 +1,356 @@
+"""The driver: the only loop in the library."""
+
+import enum
+import math
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Key, PyTree
+
+from . import errors, tree
+from .data import AbstractSource
+from .outputs import AbstractOutput, Last
+from .problem import Calls, Problem, Sample
+from .progress import Progress
+from .solver import AbstractSolver, Info
+
+
+class Outcome(enum.StrEnum):
+    """How a run ended."""
+
+    OK = "ok"
+    DIVERGED = "diverged"
+
+
+class DivergedWarning(RuntimeWarning):
+    """A run met a value that is not finite; its result is the last finite point."""
+
+
+class IdleWarning(UserWarning):
+    """A part of a method had nothing to do, such as a matrix that adapts to nothing."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run found and how it went.
+
+    The arrays of `metrics` and `info` have an entry for each evaluation: `at` holds the number of
+    steps taken by then, `clock` the seconds of stepping, and `calls` the oracle calls.
+    """
+
+    x: PyTree
+    y: PyTree
+    state: Any
+    outcome: Outcome
+    message: str
+    steps: int
+    seconds: float  # of stepping alone, without compilation and evaluation
+    compile_seconds: float
+    oracle_calls: dict[str, int]
+    metrics: dict[str, np.ndarray]
+    info: dict[str, np.ndarray]
+    at: np.ndarray
+    clock: np.ndarray
+    calls: np.ndarray  # a row for each evaluation, a column for each kind in `oracle_calls`
+
+
+def run(
+    problem: Problem,
+    solver: AbstractSolver,
+    data: AbstractSource,
+    x: PyTree,
+    y: PyTree,
+    *,
+    steps: int | None = None,
+    seconds: float | None = None,
+    key: Key[Array, ""],
+    metrics: Mapping[str, Callable[[PyTree, PyTree], Any]] | None = None,
+    every: int | None = None,
+    output: AbstractOutput = Last(),
+    compiled_loop: bool = True,
+    progress: bool | None = None,
+) -> Result:
+    """Solve a problem: take steps until their number or the time is used up.
+
+    Args:
+        problem: what is solved.
+        solver: how.
+        data: where the samples come from.
+        x: where the outer variable starts.
+        y: where the inner variable starts.
+        steps: how many steps to take.
+        seconds: how long to step; compilation and evaluation do not count. With both, the first
+            that is reached ends the run.
+        key: names all the randomness. Equal keys give equal results, bit for bit.
+        metrics: functions of (x, y), called outside the compiled loop.
+        every: steps between evaluations; by default about fifty over the run.
+        output: which iterate to return, of `biadam.outputs`.
+        compiled_loop: run many steps inside one compiled loop. Without it every step is its own
+            call, which is faster where the compiler handles loops badly, such as convolutions on
+            a CPU.
+        progress: show a bar; by default if a person is watching.
+    """
+    wanted = dict(metrics or {})
+    _check(solver, data, steps, seconds, every, wanted, output)
+    x, y = jax.tree.map(jnp.asarray, (x, y))
+    if jnp.issubdtype(jnp.result_type(key), jnp.unsignedinteger):
+        key = jr.wrap_key_data(key)
+    problem.check(x, y, data(key, 0, solver.batches))
+    machine = _Machine(_Parts(problem, solver, data, output, key), compiled_loop)
+
+    begun = time.perf_counter()
+    at = machine.start(x, y)
+    jax.block_until_ready(machine.warm(at))
+    compile_seconds = time.perf_counter() - begun
+
+    pace = _Pace(steps, seconds, every)
+    log = _Log(wanted)
+    clock, done, outcome, totals, best = 0.0, 0, Outcome.OK, Calls(), None
+    watched = progress if progress is not None else sys.stderr.isatty()
+    with Progress(watched, steps, seconds) as bar:
+        while True:
+            totals, at = totals.plus(Calls(*map(int, at.calls))), at.counted()
+            if pace.due(done, clock):
+                values = log.evaluate(at, done, clock, totals)
+                best = output.judge(best, at.state.point, values)
+                bar.tell(values)
+                pace.evaluated(done, clock)
+            if pace.over(done, clock):
+                break
+            count = pace.chunk(done, clock, watched)
+            begun = time.perf_counter()
+            new = jax.block_until_ready(machine.advance(at, count))
+            clock += time.perf_counter() - begun
+            taken = int(new.step) - int(at.step)
+            if not bool(new.finite):
+                outcome = Outcome.DIVERGED
+                at = machine.advance(at, taken - 1)
+                done += taken - 1
+                totals = totals.plus(Calls(*map(int, at.calls)))
+                break
+            at, done = new, done + taken
+            bar.move(done, clock)
+    message = "all steps were taken." if outcome is Outcome.OK else _advice(done + 1)
+    if outcome is Outcome.DIVERGED:
+        warnings.warn(message, DivergedWarning, stacklevel=2)
+    for remark in solver.remarks(problem, at.state) if done else []:
+        warnings.warn(remark, IdleWarning, stacklevel=2)
+    chosen = output.pick(at.kept, best, at.state.point)
+    return Result(
+        chosen.x,
+        chosen.y,
+        at.state,
+        outcome,
+        message,
+        done,
+        clock,
+        compile_seconds,
+        totals._asdict(),
+        *log.arrays(),
+    )
+
+
+class _At(eqx.Module):
+    """Where a run is: all that the compiled loop carries."""
+
+    state: Any
+    kept: Any
+    info: Info
+    calls: Calls  # since they were last counted
+    step: Array  # steps taken
+    finite: Array
+
+    def counted(self) -> "_At":
+        """Calls start over, so that no counter overflows."""
+        zero = Calls(*(jnp.zeros_like(n) for n in self.calls))
+        return eqx.tree_at(lambda a: a.calls, self, zero)
+
+
+class _Parts(eqx.Module):
+    """All that a step needs beside where it is."""
+
+    problem: Problem
+    solver: AbstractSolver
+    data: AbstractSource
+    output: AbstractOutput
+    key: Key[Array, ""]
+
+    def sample(self, step: Any) -> Sample:
+        return self.data(self.key, step, self.solver.batches)
+
+
+class _Machine:
+    """The compiled parts of one run."""
+
+    def __init__(self, parts: _Parts, compiled_loop: bool):
+        # Numbers become arrays, so that the compiler sees their types and not their values.
+        number = lambda leaf: jnp.asarray(leaf) if isinstance(leaf, float) else leaf
+        self.parts: _Parts = jax.tree.map(number, parts)
+        self.compiled_loop = compiled_loop
+
+    def start(self, x: PyTree, y: PyTree) -> _At:
+        return _start(self.parts, x, y)
+
+    def warm(self, at: _At) -> _At:
+        """Compile what `advance` calls, and throw away what it returns."""
+        return self.advance(at, 0) if self.compiled_loop else _step(self.parts, at)
+
+    def advance(self, at: _At, count: int) -> _At:
+        """Take ``count`` steps, or fewer if the point stops being finite."""
+        if self.compiled_loop:
+            return _loop(self.parts, at, jnp.asarray(count, jnp.int32))
+        for _ in range(count):
+            at = _step(self.parts, at)
+            if not bool(at.finite):
+                break
+        return at
+
+
+@eqx.filter_jit
+def _start(parts: _Parts, x: PyTree, y: PyTree) -> _At:
+    state, info = parts.solver.init(parts.problem, x, y, parts.sample(0))
+    kept, zero = parts.output.init(state.point), jnp.zeros((), jnp.int32)
+    return _At(state, kept, info, info.calls, zero, jnp.array(True))
+
+
+def _next(parts: _Parts, at: _At) -> _At:
+    step = at.step + 1
+    sample = parts.sample(step)
+    state, info = parts.solver.step(parts.problem, at.state, sample)
+    draw = jr.fold_in(sample.key, 0)
+    kept = parts.output.update(at.kept, state.point, step + 1, draw)
+    finite = tree.all_finite(state.point)
+    return _At(state, kept, info, at.calls.plus(info.calls), step, finite)
+
+
+_step = eqx.filter_jit(_next)
+
+
+@eqx.filter_jit
+def _loop(parts: _Parts, at: _At, count: Array) -> _At:
+    last = at.step + count
+    going = lambda at: (at.step < last) & at.finite
+    return lax.while_loop(going, lambda at: _next(parts, at), at)
+
+
+class _Pace:
+    """When to evaluate, when to stop, and how many steps to take until then."""
+
+    def __init__(self, steps: int | None, seconds: float | None, every: int | None):
+        self.steps, self.seconds = steps, seconds
+        self.every = every
+        if every is None and steps is not None and seconds is None:
+            self.every = max(1, math.ceil(steps / EVALUATIONS))
+        self.next_time = 0.0
+
+    def over(self, done: int, clock: float) -> bool:
+        return (self.steps is not None and done >= self.steps) or (
+            self.seconds is not None and clock >= self.seconds
+        )
+
+    def due(self, done: int, clock: float) -> bool:
+        if done == 0 or self.over(done, clock):
+            return True
+        return done % self.every == 0 if self.every else clock >= self.next_time
+
+    def evaluated(self, done: int, clock: float) -> None:
+        if self.seconds is not None:
+            self.next_time = clock + self.seconds / EVALUATIONS
+
+    def chunk(self, done: int, clock: float, watched: bool) -> int:
+        limits = [10**6]
+        if self.steps is not None:
+            limits.append(self.steps - done)
+        if self.every is not None:
+            limits.append(self.every - done % self.every)
+        if self.seconds is not None:
+            until = self.seconds if self.every else min(self.seconds, self.next_time)
+            limits.append(self._fit(done, clock, min(REFRESH, until - clock)))
+        elif watched:
+            limits.append(self._fit(done, clock, REFRESH))
+        return min(limits)
+
+    def _fit(self, done: int, clock: float, span: float) -> int:
+        """How many steps fit into a span of time, growing from one while nothing is known."""
+        return max(1, min(int(done / clock * span), 4 * done)) if clock > 0 else 1
+
+
+EVALUATIONS = 50  # over a run, unless the user says how often
+REFRESH = 0.2  # seconds between two looks at the clock
+
+
+class _Log:
+    """What the evaluations saw."""
+
+    def __init__(self, metrics: dict[str, Callable[[PyTree, PyTree], Any]]):
+        self.metrics = metrics
+        self.rows: list[tuple[dict[str, float], dict[str, float], int, float, Calls]] = []
+
+    def evaluate(self, at: _At, done: int, clock: float, totals: Calls) -> dict[str, float]:
+        x, y, _ = at.state.point
+        values = {name: _scalar(name, fn(x, y)) for name, fn in self.metrics.items()}
+        info = {n: float(v) for n, v in at.info._asdict().items() if n != "calls"}
+        self.rows.append((values, info, done, clock, totals))
+        return values
+
+    def arrays(self) -> tuple[Any, ...]:
+        values, info, at, clock, calls = zip(*self.rows, strict=True)
+        columns = lambda rows: {name: np.array([row[name] for row in rows]) for name in rows[0]}
+        return columns(values), columns(info), np.array(at), np.array(clock), np.array(calls)
+
+
+def _scalar(name: str, value: Any) -> float:
+    array = np.asarray(value)
+    if array.shape != ():
+        raise errors.Mistake(
+            f"the metric {name!r} must return one number, but it returned an array of shape "
+            f"{array.shape}."
+        )
+    return float(array)
+
+
+def _check(
+    solver: AbstractSolver,
+    data: AbstractSource,
+    steps: int | None,
+    seconds: float | None,
+    every: int | None,
+    metrics: dict[str, Any],
+    output: AbstractOutput,
+) -> None:
+    if not isinstance(solver, AbstractSolver):
+        raise errors.Mistake(
+            f"`solver` must be what a function of biadam.solvers returns, but it is {solver!r}."
+        )
+    if not isinstance(data, AbstractSource):
+        raise errors.Mistake(
+            f"`data` must be a source such as biadam.data.Minibatches, but it is a "
+            f"{type(data).__name__}."
+        )
+    if steps is None and seconds is None:
+        raise errors.Mistake("`steps` or `seconds` must say how long to run, but neither is given.")
+    if steps is not None:
+        errors.count("steps", steps, least=0)
+    if seconds is not None:
+        errors.number("seconds", seconds, above=0)
+    if every is not None:
+        errors.count("every", every)
+    output.check(metrics)
+
+
+def _advice(step: int) -> str:
+    return (
+        f"the point stopped being finite at step {step}; the result is the last finite one. Try "
+        f"smaller step sizes (a tenth of these), a larger floor of the metrics, or a shorter step "
+        f"of the hypergradient's series or system."
+    )

@@ -1,0 +1,108 @@
+r"""How fast: the step number t gives eta_t, and eta_t the rates beta_{t+1} and alpha_{t+1}.
+
+Wherever a solver takes a number it also takes a schedule: a function of the step number, such as
+`PowerDecay` here or any schedule of `optax.schedules`.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from . import errors
+from .problem import Levels
+
+Number = Any  # a float, a scalar array (in a sweep), or a schedule
+
+
+def at(number: Number, step: Array) -> Array:
+    """The value of a number or schedule at a step."""
+    return jnp.asarray(number(step) if callable(number) else number)
+
+
+class PowerDecay(eqx.Module):
+    r""":math:`\eta_t = k / (m + t)^p`.
+
+    The paper has p = 1/2 for BiAdam and p = 1/3 for VR-BiAdam; its theorems ask for m of at least
+    ``max(k, c1 k, c2 k) ** (1 / p)``, so that no rate exceeds 1.
+    """
+
+    scale: float = 1.0  # k
+    offset: float = 0.0  # m
+    power: float = 0.5  # p
+
+    def __check_init__(self) -> None:
+        errors.number("PowerDecay.scale", self.scale, above=0)
+        errors.number("PowerDecay.offset", self.offset, least=0)
+        errors.number("PowerDecay.power", self.power, least=0)
+
+    def __call__(self, step: Array) -> Array:
+        """The value at step t, counted from 1."""
+        t = jnp.asarray(step, jnp.result_type(float))
+        return self.scale / (self.offset + t) ** self.power
+
+
+class AbstractRates(eqx.Module):
+    """The weights (beta, alpha) of the fresh field in the directions w and v."""
+
+    @abc.abstractmethod
+    def __call__(self, eta: Array) -> Levels:
+        """The rates of the levels x, y and s, each in (0, 1], given eta_t."""
+
+
+class Coupled(AbstractRates):
+    r""":math:`\beta_{t+1} = c_2 \eta_t^q`, :math:`\alpha_{t+1} = c_1 \eta_t^q`, at most 1.
+
+    The paper has q = 1 for BiAdam and q = 2 for VR-BiAdam. The level s follows the fresh field.
+    """
+
+    outer: float = 9.0  # c2
+    inner: float = 9.0  # c1
+    power: float = 1.0  # q
+
+    def __check_init__(self) -> None:
+        errors.number("Coupled.outer", self.outer, above=0)
+        errors.number("Coupled.inner", self.inner, above=0)
+        errors.number("Coupled.power", self.power, least=0)
+
+    def __call__(self, eta: Array) -> Levels:
+        """See `AbstractRates`."""
+        rate = lambda c: jnp.minimum(jnp.ones((), eta.dtype), c * eta**self.power)
+        return Levels(rate(self.outer), rate(self.inner), jnp.ones(()))
+
+
+class Constant(AbstractRates):
+    """Rates that do not change; the level s has its own, by default that of plain descent."""
+
+    outer: float = 1.0
+    inner: float = 1.0
+    system: float = 1.0
+
+    def __check_init__(self) -> None:
+        for name, rate in (("outer", self.outer), ("inner", self.inner), ("system", self.system)):
+            errors.number(f"Constant.{name}", rate, above=0, most=1)
+
+    def __call__(self, eta: Array) -> Levels:
+        """See `AbstractRates`."""
+        return Levels(jnp.asarray(self.outer), jnp.asarray(self.inner), jnp.asarray(self.system))
+
+
+def check_number(name: str, value: Number) -> None:
+    """Refuse a step size or factor that is neither positive nor a schedule."""
+    if not callable(value):
+        errors.number(name, value, above=0)
+
+
+def check_pair(name: str, pair: Any) -> tuple[Number, Number]:
+    """Refuse anything but a pair (outer, inner) of positive numbers or schedules."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise errors.Mistake(f"`{name}` must be a pair (outer, inner), but it is {pair!r}.")
+    for part, value in zip(("outer", "inner"), pair, strict=True):
+        check_number(f"{name}[{part}]", value)
+    return pair[0], pair[1]
+
+
+Schedule = Callable[[Array], Array]

@@ -1,0 +1,183 @@
+"""One step of a method: the contract of all, and the single-loop method that most of them fill."""
+
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax.tree
+from jaxtyping import Array, Int, PyTree
+
+from . import schedules, tree
+from .estimators import AbstractEstimator
+from .hypergradients import AbstractHypergradient, Field
+from .metrics import AbstractMetric, Identity
+from .problem import Calls, Levels, Problem, Sample
+from .proximal import AbstractProximal
+from .schedules import AbstractRates, Number
+
+
+class State(NamedTuple):
+    """What the next step of a single-loop method needs."""
+
+    step: Int[Array, ""]  # t
+    point: Levels  # x_t, y_t (and s_t)
+    direction: Levels  # w_t, v_t
+    memory: Levels  # what the metrics remember; A_t and B_t are read from it
+
+
+class Info(NamedTuple):
+    """What a plot of one step needs."""
+
+    calls: Calls  # oracle calls of this step
+    eta: Array  # eta_t
+    outer_norm: Array  # |w|
+    inner_norm: Array  # |v|
+    residual: Array  # |H s - f_y| / |f_y|, NaN where the method does not know it
+
+
+class AbstractSolver(eqx.Module):
+    """A method: two pure functions, whose state has a ``step`` and a ``point``."""
+
+    @property
+    @abc.abstractmethod
+    def batches(self) -> int:
+        """How many inner minibatches the sample of one step must hold."""
+
+    @abc.abstractmethod
+    def init(self, problem: Problem, x: PyTree, y: PyTree, sample: Sample) -> tuple[Any, Info]:
+        """The state at the start, after a first look."""
+
+    @abc.abstractmethod
+    def step(self, problem: Problem, state: Any, sample: Sample) -> tuple[Any, Info]:
+        """The next state. Equal states and samples give equal results."""
+
+    def remarks(self, problem: Problem, state: Any) -> list[str]:
+        """What a user should know about a run that reached this state, a sentence each."""
+        return []
+
+
+class SingleLoop(AbstractSolver):
+    r"""Descend in the metric, then look again: every level moves from the same point.
+
+    .. math::
+        \tilde z &= \operatorname{argmin}_{u \in Z} \langle d_t, u \rangle
+            + \tfrac{1}{2\gamma} \|u - z_t\|_{A_t}^2, \qquad
+        z_{t+1} = z_t + \eta_t (\tilde z - z_t) \qquad \text{for each level } z = x, y (, s) \\
+        d_{t+1} &= \text{the estimator at } (x_{t+1}, y_{t+1}) \text{ with fresh samples}
+
+    Numbers are leaves, so that changing one never recompiles and a grid of them is a vmap.
+    """
+
+    step_size: tuple[Number, Number]  # gamma, lambda
+    hypergradient: AbstractHypergradient
+    estimator: AbstractEstimator
+    outer_metric: AbstractMetric  # A_t
+    inner_metric: AbstractMetric  # B_t
+    mixing: Number  # t -> eta_t
+    rates: AbstractRates  # eta_t -> beta_{t+1}, alpha_{t+1}
+
+    def __check_init__(self) -> None:
+        schedules.check_pair("step_size", self.step_size)
+        schedules.check_number("mixing", self.mixing)
+
+    @property
+    def batches(self) -> int:
+        """Those of the hypergradient."""
+        return self.hypergradient.batches
+
+    def init(self, problem: Problem, x: PyTree, y: PyTree, sample: Sample) -> tuple[State, Info]:
+        """w_1 and v_1 are the fresh field at the start."""
+        point = self.hypergradient.lift(x, y)
+        fresh = self.hypergradient(problem, point, sample)
+        memory = tree.each(lambda m, h: m.init(h), self._metrics(point), fresh.value)
+        state = State(
+            jnp.ones((), jnp.int32), point, fresh.value, self._learn(memory, fresh, fresh.value)
+        )
+        return state, _info(fresh, fresh.calls, fresh.value, self._eta(state.step))
+
+    def step(self, problem: Problem, state: State, sample: Sample) -> tuple[State, Info]:
+        """Lines 4 to 9 of Algorithms 1 and 2."""
+        eta = self._eta(state.step)
+        point = self._descend(problem, state, eta)
+        direction, fresh, calls = self.estimator(
+            lambda z: self.hypergradient(problem, z, sample),
+            point,
+            state.point,
+            state.direction,
+            self.rates(eta),
+        )
+        memory = self._learn(state.memory, fresh, direction)
+        state = State(state.step + 1, point, direction, memory)
+        return state, _info(fresh, calls, direction, eta)
+
+    def remarks(self, problem: Problem, state: State) -> list[str]:
+        """Say when an adaptive matrix has had nothing to adapt to."""
+        names = Levels("outer_metric", "inner_metric", None)
+        metrics = self._metrics(state.point)
+        return [
+            f"the driving signal of `{name}` has been exactly zero so far, so its matrix is a "
+            f"multiple of the identity and adapts to nothing; drive it by the hypergradient, "
+            f"signal=biadam.metrics.fresh."
+            for name, metric, memory in zip(names, metrics, state.memory, strict=True)
+            if name is not None and bool(metric.idle(memory))
+        ]
+
+    def _eta(self, step: Array) -> Array:
+        eta = schedules.at(self.mixing, step)
+        return jnp.minimum(eta, jnp.ones((), eta.dtype))
+
+    def _metrics(self, point: Levels) -> Levels:
+        system = None if point.s is None else Identity()
+        return Levels(self.outer_metric, self.inner_metric, system)
+
+    def _descend(self, problem: Problem, state: State, eta: Array) -> Levels:
+        outer, inner = self.step_size
+        system, domain = self.hypergradient.system
+        steps = Levels(*(schedules.at(s, state.step) for s in (outer, inner, system)))
+        homes = Levels(problem.outer_set, problem.inner_set, domain)
+        metrics = self._metrics(state.point)
+
+        def one(
+            z: PyTree,
+            d: PyTree,
+            metric: AbstractMetric,
+            memory: Any,
+            gamma: Array,
+            home: AbstractProximal,
+        ) -> PyTree:
+            target = proximal_step(z, d, metric.matrix(memory, z), gamma, home)
+            return tree.mix(eta, target, z)
+
+        return tree.each(one, state.point, state.direction, metrics, state.memory, steps, homes)
+
+    def _learn(self, memory: Levels, fresh: Field, direction: Levels) -> Levels:
+        partial = Levels(fresh.partial, fresh.value.y, fresh.value.s)
+        update = lambda h, metric, m, d, p: metric.update(m, h, d, p)
+        metrics = self._metrics(fresh.value)
+        return tree.each(update, fresh.value, metrics, memory, direction, partial)
+
+
+def proximal_step(
+    z: PyTree, direction: PyTree, matrix: PyTree, step_size: Any, home: AbstractProximal
+) -> PyTree:
+    r""":math:`\operatorname{argmin}_u \langle d, u \rangle + \tfrac{1}{2\gamma} \|u - z\|_A^2`
+    over the set, or with the proximal term added.
+    """
+
+    def descend(z: Array, d: Array, a: Array) -> Array:
+        return z - jnp.asarray(step_size, z.dtype) * d / a
+
+    weight = jax.tree.map(lambda a: a / jnp.asarray(step_size, a.dtype), matrix)
+    return home.prox(jax.tree.map(descend, z, direction, matrix), weight)
+
+
+def _info(fresh: Field, calls: Calls, direction: Levels, eta: Array) -> Info:
+    return Info(
+        Calls(*(jnp.asarray(n, jnp.int32) for n in calls)),
+        eta,
+        optax.tree.norm(direction.x),
+        optax.tree.norm(direction.y),
+        fresh.residual,
+    )

@@ -1,0 +1,36 @@
+"""What a task is to the driver and the command line."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import PyTree
+
+from ..data import AbstractSource
+from ..problem import Problem
+from ..solver import AbstractSolver
+
+Metric = Callable[[PyTree, PyTree], Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem with its data, where to start, and how to judge an answer."""
+
+    name: str
+    data: str  # the data set's name
+    problem: Problem
+    source: AbstractSource
+    x0: PyTree
+    y0: PyTree
+    curves: Mapping[str, Metric]  # followed during a run; never touch the test data
+    evaluate: Callable[[PyTree, PyTree], dict[str, float]]  # at the end of a run, once
+    solver: str  # the recommended method's name
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by method
+    steps: int = 10_000
+    keep: Callable[[PyTree, PyTree], dict[str, np.ndarray]] = lambda x, y: {}  # for the report
+
+    def build(self, name: str, make: Callable[..., AbstractSolver], **given: Any) -> AbstractSolver:
+        """A method with this task's settings for it, unless given otherwise."""
+        return make(**{**self.settings.get(name, {}), **given})

@@ -1,0 +1,47 @@
+"""Arithmetic on pytrees, and on the levels of a bilevel point, beyond what optax.tree has.
+
+Scalars are cast to the type of the leaf they meet, so that a number of a solver never promotes a
+variable of lower precision.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, PyTree
+
+L = TypeVar("L", bound=tuple[Any, ...])
+
+
+def scale(rate: Any, tree: PyTree) -> PyTree:
+    """``rate * tree``."""
+    return jax.tree.map(lambda a: jnp.asarray(rate, a.dtype) * a, tree)
+
+
+def add_scale(tree: PyTree, rate: Any, other: PyTree) -> PyTree:
+    """``tree + rate * other``."""
+    return jax.tree.map(lambda a, b: a + jnp.asarray(rate, a.dtype) * b, tree, other)
+
+
+def mix(rate: Any, new: PyTree, old: PyTree) -> PyTree:
+    """``rate * new + (1 - rate) * old``; exactly ``new`` at rate 1."""
+
+    def one(new: Array, old: Array) -> Array:
+        r = jnp.asarray(rate, new.dtype)
+        return r * new + (1 - r) * old
+
+    return jax.tree.map(one, new, old)
+
+
+def all_finite(tree: PyTree) -> Bool[Array, ""]:
+    """Whether no leaf holds an infinity or a NaN."""
+    leaves = [jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(tree)]
+    return jnp.all(jnp.stack(leaves)) if leaves else jnp.array(True)
+
+
+def each(fn: Callable[..., Any], first: L, *rest: tuple[Any, ...]) -> L:
+    """Apply ``fn`` level by level; a level that is ``None`` in ``first`` is absent and stays so."""
+    rows = zip(first, *rest, strict=True)
+    kind: Any = type(first)
+    return kind(*(None if row[0] is None else fn(*row) for row in rows))
