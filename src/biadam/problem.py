@@ -35,6 +35,9 @@ class Sample(NamedTuple):
     outer: PyTree[Array]  # one minibatch of the outer loss, xi
     inner: PyTree[Array]  # minibatches of the inner loss, stacked on a leading axis: zeta, zeta^0..
     key: Key[Array, ""]  # for every other draw, such as the random length of a series
+    whole: tuple[PyTree[Array], PyTree[Array]] | None = (
+        None  # all the data (outer, inner), if known
+    )
 
     def batch(self, i: Any) -> PyTree[Array]:
         """The i-th inner minibatch."""

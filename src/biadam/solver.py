@@ -95,7 +95,7 @@ class SingleLoop(AbstractSolver):
         state = State(
             jnp.ones((), jnp.int32), point, fresh.value, self._learn(memory, fresh, fresh.value)
         )
-        return state, _info(fresh, fresh.calls, fresh.value, self._eta(state.step))
+        return state, self._info(state, fresh, fresh.calls, self._eta(state.step))
 
     def step(self, problem: Problem, state: State, sample: Sample) -> tuple[State, Info]:
         """Lines 4 to 9 of Algorithms 1 and 2."""
@@ -110,7 +110,7 @@ class SingleLoop(AbstractSolver):
         )
         memory = self._learn(state.memory, fresh, direction)
         state = State(state.step + 1, point, direction, memory)
-        return state, _info(fresh, calls, direction, eta)
+        return state, self._info(state, fresh, calls, eta)
 
     def remarks(self, problem: Problem, state: State) -> list[str]:
         """Say when an adaptive matrix has had nothing to adapt to."""
@@ -123,6 +123,9 @@ class SingleLoop(AbstractSolver):
             for name, metric, memory in zip(names, metrics, state.memory, strict=True)
             if name is not None and bool(metric.idle(memory))
         ]
+
+    def _info(self, state: State, fresh: Field, calls: Calls, eta: Array) -> Info:
+        return info_of(calls, eta, state.direction.x, state.direction.y, fresh.residual)
 
     def _eta(self, step: Array) -> Array:
         eta = schedules.at(self.mixing, step)
@@ -173,11 +176,12 @@ def proximal_step(
     return home.prox(jax.tree.map(descend, z, direction, matrix), weight)
 
 
-def _info(fresh: Field, calls: Calls, direction: Levels, eta: Array) -> Info:
+def info_of(calls: Calls, eta: Array, w: PyTree, v: PyTree, residual: Any = float("nan")) -> Info:
+    """An `Info` with its counts as integers and the directions as norms."""
     return Info(
         Calls(*(jnp.asarray(n, jnp.int32) for n in calls)),
         eta,
-        optax.tree.norm(direction.x),
-        optax.tree.norm(direction.y),
-        fresh.residual,
+        optax.tree.norm(w),
+        optax.tree.norm(v),
+        jnp.asarray(residual, jnp.float32),
     )

@@ -77,7 +77,7 @@ class Minibatches(AbstractSource):
             deal = lambda k: epoch_indices(k, step, self.size[1], _length(self.inner))
             j = jax.vmap(deal)(streams[2:])
         take = lambda data, at: jax.tree.map(lambda a: a[at], data)
-        return Sample(take(self.outer, i), take(self.inner, j), rest)
+        return Sample(take(self.outer, i), take(self.inner, j), rest, (self.outer, self.inner))
 
 
 class FullBatch(AbstractSource):
@@ -93,7 +93,8 @@ class FullBatch(AbstractSource):
     def __call__(self, key: Key[Array, ""], step: Any, batches: int) -> Sample:
         """See `AbstractSource`."""
         repeat = lambda a: jnp.broadcast_to(a, (batches, *a.shape))
-        return Sample(self.outer, jax.tree.map(repeat, self.inner), jr.fold_in(key, step))
+        whole = (self.outer, self.inner)
+        return Sample(self.outer, jax.tree.map(repeat, self.inner), jr.fold_in(key, step), whole)
 
 
 def epoch_indices(key: Key[Array, ""], step: Any, size: int, length: int) -> Int[Array, " size"]:

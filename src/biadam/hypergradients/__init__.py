@@ -1,6 +1,7 @@
 """Estimators of the hypergradient, one file each; `hypergradient` is the one to compare with."""
 
 from .base import AbstractHypergradient as AbstractHypergradient
+from .base import AbstractImplicit as AbstractImplicit
 from .base import Field as Field
 from .conjugate_gradient import ConjugateGradient as ConjugateGradient
 from .deterministic import hypergradient as hypergradient

@@ -49,28 +49,45 @@ class AbstractHypergradient(eqx.Module):
 UNKNOWN = float("nan")
 
 
-def implicit(
-    problem: Problem,
-    point: Levels,
-    sample: Sample,
-    *,
-    cross_batch: PyTree,
-    outer: tuple[PyTree, PyTree],
-    s: PyTree,
-    hessian_products: Any,
-    residual: Any = UNKNOWN,
-) -> Field:
-    """The field whose hypergradient is ``f_x - J s`` for an approximate solution s of H s = f_y.
+class Solved(NamedTuple):
+    """An approximate solution of H s = f_y."""
 
-    The inner gradient is taken on the sample's first inner minibatch, that of the paper's v.
+    s: PyTree
+    products: Any  # Hessian products spent
+    residual: Any = UNKNOWN  # |H s - f_y| / |f_y|, if known
+
+
+class Implicit(NamedTuple):
+    """An estimate of the hypergradient alone."""
+
+    w: PyTree  # f_x - J s
+    partial: PyTree  # f_x
+    residual: Array
+    calls: Calls
+
+
+class AbstractImplicit(AbstractHypergradient):
+    """Solve ``H s = f_y`` in some way, then ``w = f_x - J s``.
+
+    The sample's inner minibatches are, in this order: zeta for ``g_y``, zeta^0 for J, and those
+    of the solution.
     """
-    x, y, _ = point
-    f_x, _ = outer
-    cross = problem.cross_product(x, y, cross_batch, s)
-    inner = problem.inner_gradient(x, y, sample.batch(0))
-    return Field(
-        Levels(tree.add_scale(f_x, -1.0, cross), inner),
-        f_x,
-        jnp.asarray(residual, jnp.float32),
-        Calls(1, 1, hessian_products, 1),
-    )
+
+    @abc.abstractmethod
+    def solve(self, problem: Problem, point: Levels, sample: Sample, f_y: PyTree) -> Solved:
+        """The solution of the linear system at ``point``, from the minibatches 1, 2, ..."""
+
+    def implicit(self, problem: Problem, point: Levels, sample: Sample) -> Implicit:
+        """The hypergradient without the inner gradient; minibatch 0 is not looked at."""
+        x, y, _ = point
+        f_x, f_y = problem.outer_gradients(x, y, sample.outer)
+        s, products, residual = self.solve(problem, point, sample, f_y)
+        cross = problem.cross_product(x, y, sample.batch(1), s)
+        w = tree.add_scale(f_x, -1.0, cross)
+        return Implicit(w, f_x, jnp.asarray(residual, jnp.float32), Calls(1, 0, products, 1))
+
+    def __call__(self, problem: Problem, point: Levels, sample: Sample) -> Field:
+        """The field at ``point``."""
+        w, partial, residual, calls = self.implicit(problem, point, sample)
+        inner = problem.inner_gradient(point.x, point.y, sample.batch(0))
+        return Field(Levels(w, inner), partial, residual, calls.plus(Calls(inner_gradient=1)))

@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 
 from .. import errors, tree
 from ..problem import Levels, Problem, Sample
-from .base import AbstractHypergradient, Field, implicit
+from .base import AbstractImplicit, Solved
 
 
 class Solution(NamedTuple):
@@ -57,7 +57,7 @@ def conjugate_gradient(
     return Solution(s, residual, products, definite)
 
 
-class ConjugateGradient(AbstractHypergradient):
+class ConjugateGradient(AbstractImplicit):
     """``(H + damping I) s = f_y`` by at most ``steps`` conjugate gradients on one sample.
 
     A fresh sample per product would make no sense of the conjugacy, so one minibatch serves all
@@ -77,23 +77,13 @@ class ConjugateGradient(AbstractHypergradient):
         errors.number("ConjugateGradient.tolerance", self.tolerance, least=0)
         errors.number("ConjugateGradient.damping", self.damping, least=0)
 
-    def __call__(self, problem: Problem, point: Levels, sample: Sample) -> Field:
-        """The field at ``point``."""
+    def solve(self, problem: Problem, point: Levels, sample: Sample, f_y: PyTree) -> Solved:
+        """Conjugate gradients from 0."""
         x, y, _ = point
         batch = sample.batch(1)
-        outer = problem.outer_gradients(x, y, sample.outer)
 
         def operator(u: PyTree) -> PyTree:
             return tree.add_scale(problem.hessian_product(x, y, batch, u), self.damping, u)
 
-        found = conjugate_gradient(operator, outer[1], steps=self.steps, tolerance=self.tolerance)
-        return implicit(
-            problem,
-            point,
-            sample,
-            cross_batch=batch,
-            outer=outer,
-            s=found.s,
-            hessian_products=found.products,
-            residual=found.residual,
-        )
+        found = conjugate_gradient(operator, f_y, steps=self.steps, tolerance=self.tolerance)
+        return Solved(found.s, found.products, found.residual)

@@ -4,13 +4,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
+from jaxtyping import PyTree
 
 from .. import errors
 from ..problem import Levels, Problem, Sample
-from .base import AbstractHypergradient, Field, implicit
+from .base import AbstractImplicit, Solved
 
 
-class Exact(AbstractHypergradient):
+class Exact(AbstractImplicit):
     """``s = H^{-1} f_y`` with the Hessian of one minibatch as a dense matrix.
 
     Costs p products and O(p^3) operations for p inner variables, and refuses more than ``most``.
@@ -23,12 +24,11 @@ class Exact(AbstractHypergradient):
     def __check_init__(self) -> None:
         errors.count("Exact.most", self.most)
 
-    def __call__(self, problem: Problem, point: Levels, sample: Sample) -> Field:
-        """The field at ``point``."""
+    def solve(self, problem: Problem, point: Levels, sample: Sample, f_y: PyTree) -> Solved:
+        """Build the Hessian column by column and factor it."""
         x, y, _ = point
         batch = sample.batch(1)
-        outer = problem.outer_gradients(x, y, sample.outer)
-        flat, unravel = ravel_pytree(outer[1])
+        flat, unravel = ravel_pytree(f_y)
         if flat.size > self.most:
             raise errors.Mistake(
                 f"`Exact` builds a dense Hessian and takes at most {self.most} inner variables, "
@@ -36,12 +36,4 @@ class Exact(AbstractHypergradient):
             )
         column = lambda u: ravel_pytree(problem.hessian_product(x, y, batch, unravel(u)))[0]
         hessian = jax.vmap(column)(jnp.eye(flat.size, dtype=flat.dtype))
-        return implicit(
-            problem,
-            point,
-            sample,
-            cross_batch=batch,
-            outer=outer,
-            s=unravel(jnp.linalg.solve(hessian, flat)),
-            hessian_products=flat.size,
-        )
+        return Solved(unravel(jnp.linalg.solve(hessian, flat)), flat.size, 0.0)

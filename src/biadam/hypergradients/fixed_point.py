@@ -8,10 +8,10 @@ from jaxtyping import PyTree
 
 from .. import errors, tree
 from ..problem import Levels, Problem, Sample
-from .base import AbstractHypergradient, Field, implicit
+from .base import AbstractImplicit, Solved
 
 
-class FixedPoint(AbstractHypergradient):
+class FixedPoint(AbstractImplicit):
     r"""``u <- (I - beta H) u + f_y`` from 0, ``steps`` times, then ``s = beta u``.
 
     The adjoint of the inner map :math:`y - \beta g_y(x, y)`, which must be a contraction. Consumes
@@ -29,24 +29,14 @@ class FixedPoint(AbstractHypergradient):
         errors.count("FixedPoint.steps", self.steps)
         errors.number("FixedPoint.step_size", self.step_size, above=0)
 
-    def __call__(self, problem: Problem, point: Levels, sample: Sample) -> Field:
-        """The field at ``point``."""
+    def solve(self, problem: Problem, point: Levels, sample: Sample, f_y: PyTree) -> Solved:
+        """Iterate; the first iterate from 0 is f_y itself and costs no product."""
         x, y, _ = point
         batch = sample.batch(1)
-        outer = problem.outer_gradients(x, y, sample.outer)
 
         def iterate(_: Any, u: PyTree) -> PyTree:
             shrunk = tree.add_scale(u, -self.step_size, problem.hessian_product(x, y, batch, u))
-            return tree.add_scale(shrunk, 1.0, outer[1])
+            return tree.add_scale(shrunk, 1.0, f_y)
 
-        # The first iterate from 0 is f_y itself and costs no product.
-        u = lax.fori_loop(1, self.steps, iterate, outer[1])
-        return implicit(
-            problem,
-            point,
-            sample,
-            cross_batch=batch,
-            outer=outer,
-            s=tree.scale(self.step_size, u),
-            hessian_products=self.steps - 1,
-        )
+        u = lax.fori_loop(1, self.steps, iterate, f_y)
+        return Solved(tree.scale(self.step_size, u), self.steps - 1)

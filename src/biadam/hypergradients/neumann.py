@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 
 from .. import errors, tree
 from ..problem import Levels, Problem, Sample
-from .base import AbstractHypergradient, Field, implicit
+from .base import AbstractImplicit, Solved
 
 
 def _shrink(
@@ -31,7 +31,7 @@ def _shrink(
     return shrink
 
 
-class NeumannSum(AbstractHypergradient):
+class NeumannSum(AbstractImplicit):
     r"""The whole sum, equation (5): :math:`s = \vartheta \sum_{q=0}^{Q} \prod (I - \vartheta
     H(\zeta^i)) f_y`, Q products that share their right-most factors.
 
@@ -51,28 +51,19 @@ class NeumannSum(AbstractHypergradient):
         """zeta, zeta^0 and zeta^1 .. zeta^Q."""
         return self.terms + 2
 
-    def __call__(self, problem: Problem, point: Levels, sample: Sample) -> Field:
-        """The field at ``point``."""
-        outer = problem.outer_gradients(point.x, point.y, sample.outer)
+    def solve(self, problem: Problem, point: Levels, sample: Sample, f_y: PyTree) -> Solved:
+        """Sum the powers, each from the one before."""
         shrink = _shrink(problem, point, sample, self.step_size)
 
         def term(j: Any, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
             power = shrink(self.terms - j, carry[0])
             return power, tree.add_scale(carry[1], 1.0, power)
 
-        _, total = lax.fori_loop(0, self.terms, term, (outer[1], outer[1]))
-        return implicit(
-            problem,
-            point,
-            sample,
-            cross_batch=sample.batch(1),
-            outer=outer,
-            s=tree.scale(self.step_size, total),
-            hessian_products=self.terms,
-        )
+        _, total = lax.fori_loop(0, self.terms, term, (f_y, f_y))
+        return Solved(tree.scale(self.step_size, total), self.terms)
 
 
-class NeumannRandom(AbstractHypergradient):
+class NeumannRandom(AbstractImplicit):
     r"""One random term, equation (13): :math:`s = K \vartheta \prod_{i=1}^{k} (I - \vartheta
     H(\zeta^i)) f_y` with k uniform on {0, .., K - 1}; only k products are computed.
 
@@ -92,18 +83,9 @@ class NeumannRandom(AbstractHypergradient):
         """zeta, zeta^0 and zeta^1 .. zeta^{K-1}."""
         return self.length + 1
 
-    def __call__(self, problem: Problem, point: Levels, sample: Sample) -> Field:
-        """The field at ``point``."""
-        outer = problem.outer_gradients(point.x, point.y, sample.outer)
+    def solve(self, problem: Problem, point: Levels, sample: Sample, f_y: PyTree) -> Solved:
+        """One power of random length, scaled."""
         shrink = _shrink(problem, point, sample, self.step_size)
         k = jr.randint(sample.key, (), 0, self.length)
-        power = lax.fori_loop(1, k + 1, shrink, outer[1])
-        return implicit(
-            problem,
-            point,
-            sample,
-            cross_batch=sample.batch(1),
-            outer=outer,
-            s=tree.scale(self.length * self.step_size, power),
-            hessian_products=k,
-        )
+        power = lax.fori_loop(1, k + 1, shrink, f_y)
+        return Solved(tree.scale(self.length * self.step_size, power), k)

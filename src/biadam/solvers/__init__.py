@@ -3,6 +3,7 @@
 from .biadam import biadam as biadam
 from .biadam import biadam_authors as biadam_authors
 from .biadam import biadam_tracked as biadam_tracked
+from .ttsa import ttsa as ttsa
 from .vr_biadam import vr_biadam as vr_biadam
 from .vr_biadam import vr_biadam_authors as vr_biadam_authors
 from .vr_biadam import vr_biadam_tracked as vr_biadam_tracked
@@ -11,6 +12,7 @@ __all__ = [
     "biadam",
     "biadam_authors",
     "biadam_tracked",
+    "ttsa",
     "vr_biadam",
     "vr_biadam_authors",
     "vr_biadam_tracked",

@@ -33,8 +33,12 @@ from ..hypergradients import AbstractHypergradient, LinearSystem, NeumannRandom,
 from ..metrics import AbstractMetric, Adam, Norm, momentum
 from ..schedules import AbstractRates, Constant, Coupled, Number, PowerDecay
 from ..solver import SingleLoop
+from .about import About, method
+
+ABOUT = About("Huang, Li, Gao, BiAdam", 2021, "2106.11396", "single", "O~(eps^-4)", (True, True))
 
 
+@method(ABOUT)
 def biadam(
     step_size: tuple[Number, Number] = (0.1, 0.1),
     *,
@@ -61,6 +65,7 @@ def biadam(
     )
 
 
+@method(ABOUT)
 def biadam_tracked(
     step_size: tuple[Number, Number] = (0.01, 0.1),
     *,
@@ -87,6 +92,7 @@ def biadam_tracked(
     )
 
 
+@method(ABOUT)
 def biadam_authors(
     step_size: tuple[Number, Number] = (0.5, 2.5e-4),
     *,

@@ -24,8 +24,12 @@ from ..hypergradients import AbstractHypergradient, LinearSystem, NeumannRandom,
 from ..metrics import AbstractMetric, Adam, Norm, momentum
 from ..schedules import AbstractRates, Constant, Coupled, Number, PowerDecay
 from ..solver import SingleLoop
+from .about import About, method
+
+ABOUT = About("Huang, Li, Gao, BiAdam", 2021, "2106.11396", "single", "O~(eps^-3)", (True, True))
 
 
+@method(ABOUT)
 def vr_biadam(
     step_size: tuple[Number, Number] = (0.1, 0.1),
     *,
@@ -52,6 +56,7 @@ def vr_biadam(
     )
 
 
+@method(ABOUT)
 def vr_biadam_tracked(
     step_size: tuple[Number, Number] = (0.01, 0.1),
     *,
@@ -68,6 +73,7 @@ def vr_biadam_tracked(
     )
 
 
+@method(ABOUT)
 def vr_biadam_authors(
     step_size: tuple[Number, Number] = (0.5, 5e-4),
     *,
