@@ -80,6 +80,10 @@ class Problem(eqx.Module):
         """``g_y``."""
         return jax.grad(self.inner, argnums=1)(x, y, batch)
 
+    def inner_gradients(self, x: PyTree, y: PyTree, batch: PyTree) -> tuple[PyTree, PyTree]:
+        """``g_x`` and ``g_y``."""
+        return jax.grad(self.inner, argnums=(0, 1))(x, y, batch)
+
     def inner_slope(self, x: PyTree, y: PyTree, batch: PyTree, u: PyTree) -> Array:
         """``<g_y, u>``, the derivative of g along u; its gradients are H u and J u."""
         return jax.jvp(lambda y: self.inner(x, y, batch), (y,), (u,))[1]

@@ -199,7 +199,7 @@ def _shrink(p: Array, m: Array, weight: Array) -> Array:
 def _shorten(p: Array, m: Array, weight: Array) -> Array:
     """The prox of ``weight`` times the length, on one group."""
     safe = jnp.where(weight > 0, weight, 1)
-    length = secular([p], [safe / m], jnp.ones_like(weight))
+    length = secular([p], [m], lambda t, m: m * t + safe, jnp.ones_like(weight))
     return jnp.where(weight > 0, p * (m * length / (m * length + safe)), p)
 
 
@@ -366,8 +366,9 @@ def root(
     bracket is what is halved and a root of any magnitude costs about as many passes. It ends where
     the value is round-off, where the bracket has closed, or after `PASSES` evaluations.
 
-    With ``smooth`` it also ends where the next step of the secant method, whose relative error is
-    of the order of the product of the last two, would be round-off; that step is still taken.
+    With ``smooth`` it also ends, after one more step, where that step's error is sure to be
+    round-off. The caller vouches for :math:`|h''| \le 3 h' / t`, under which the relative error
+    of a secant step is at most 3/2 times the product of the two before.
     """
     dtype = start.dtype
     tiny = float(jnp.finfo(dtype).eps)
@@ -393,7 +394,7 @@ def root(
         exact = ~(jnp.abs(v) > 4 * tiny) | ((t == 0) & (v >= 0)) | (new == t)
         near = jnp.asarray(False)
         if smooth:
-            near = good & ~first & (jnp.abs((new - t) * (t - carry.last_t)) <= tiny * new * new / 8)
+            near = good & ~first & (jnp.abs((new - t) * (t - carry.last_t)) <= 2 * tiny * new * new)
         return _Search(carry.passes + 1, jnp.where(exact, t, new), below, above, t, v, exact | near)
 
     begin = _Search(
@@ -420,44 +421,52 @@ class _Search(NamedTuple):
     done: Array
 
 
-def secular(numerators: Sequence[Array], matrices: Sequence[Array], reach: Array) -> Array:
-    r"""The t >= 0 with :math:`\sum_i (q_i / (m_i + t))^2 = r^2`, or 0 if the sum at 0 is below.
+def secular(
+    points: Sequence[Array],
+    matrices: Sequence[Array],
+    divisor: Callable[[Array, Array], Array],
+    length: Array,
+) -> Array:
+    r"""The t >= 0 with :math:`\|u(t)\|_2 = r`, or 0 if it is already shorter there.
 
-    One over the root of the sum is concave in t and nearly linear, which is what the secant steps
-    run on. Differentiated implicitly.
+    :math:`u_i(t) = m_i p_i / d(t, m_i)` with a positive ``divisor`` d that is linear and increasing
+    in t, and r is ``length``. One over the length is concave in t and nearly linear, which is what
+    the secant steps run on. The result is differentiated implicitly.
     """
+    inverse = 1 / length
 
-    def lengths(t: Array, qs: Sequence[Array], ms: Sequence[Array]) -> list[Array]:
-        return [(q / reach / (m + t)) ** 2 for q, m in zip(qs, ms, strict=True)]
+    def squares(t: Array, ps: Sequence[Array], ms: Sequence[Array]) -> list[Array]:
+        return [(inverse * p * (m / divisor(t, m))) ** 2 for p, m in zip(ps, ms, strict=True)]
 
     def solve(_: Callable[[Array], Array], start: Array) -> Array:
-        stride = stride_of(numerators)
-        qs, ms = sample(numerators, stride), sample(matrices, stride)
-        shares = share(numerators, stride)
-        scale = sum(jnp.mean(m) for m in ms)
+        stride = stride_of(points)
+        some, few = sample(points, stride), sample(matrices, stride)
+        shares = share(points, stride)
+        scale = sum(jnp.mean(m) for m in few)
 
         def shape(t: Array) -> Array:
-            return jax.lax.rsqrt(total(lengths(t, qs, ms), shares)) - 1
+            return jax.lax.rsqrt(total(squares(t, some, few), shares)) - 1
 
         def whole(t: Array) -> Array:
-            return jax.lax.rsqrt(total(lengths(t, numerators, matrices))) - 1
+            return jax.lax.rsqrt(total(squares(t, points, matrices))) - 1
 
-        def from_left(start: Array) -> tuple[Array, Array]:
-            return jax.jvp(shape, (start,), (jnp.ones_like(start),))
-
-        v, rise = from_left(start)
-        t = root(shape, start, rise, scale, smooth=True)
+        t = root(shape, start, slope_of(shape, start), scale, smooth=True)
         if stride == 1:
             return t
-        _, rise = from_left(t)
-        return root(whole, t, rise, scale, smooth=True)
+        return root(whole, t, slope_of(shape, t), scale, smooth=True)
 
     def excess(t: Array) -> Array:
-        return total(lengths(t, numerators, matrices)) - 1
+        return total(squares(t, points, matrices)) - 1
 
     def tangent_solve(linear: Callable[[Array], Array], rhs: Array) -> Array:
         slope = linear(jnp.ones_like(rhs))
         return rhs / jnp.where(slope == 0, -1, slope)
 
-    t: Array = jax.lax.custom_root(excess, jnp.zeros_like(reach), solve, tangent_solve)
+    t: Array = jax.lax.custom_root(excess, jnp.zeros_like(length), solve, tangent_solve)
     return t
+
+
+def slope_of(function: Callable[[Array], Array], t: Array) -> Array:
+    """The derivative of a function of one number."""
+    slope: Array = jax.jvp(function, (t,), (jnp.ones_like(t),))[1]
+    return slope

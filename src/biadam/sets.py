@@ -3,18 +3,54 @@ r"""Where the variables live: convex sets, projected onto in the norm of the ada
 The step of the paper, :math:`\operatorname{argmin}_{u \in X} \langle w, u \rangle +
 \tfrac{1}{2\gamma} \|u - x\|_A^2`, is the projection of :math:`x - \gamma A^{-1} w` onto X in the
 norm of A. The Euclidean projection of the same point is another step, and a wrong one.
+
+Below, p is the point, m the diagonal of the matrix and u the projection. A set of vectors takes all
+leaves of a pytree together as one vector; `PerLeaf` and `Product` take them apart. Numbers of a set
+are leaves, so that changing one never recompiles. All of it runs on the device in fixed memory,
+under ``jit`` and ``vmap``, and has the derivatives of the projection wherever that is
+differentiable.
+
+Tolerances: a member is feasible to a few units of round-off (below 1e-6 of the radius, the total or
+the size of the terms of an equation in single precision), and multipliers are found to round-off.
+The searches for them start from a sample of large variables, so that a few passes over all
+coordinates are enough; no search takes more than 50.
 """
 
 import abc
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+import optax.projections
+import optax.tree
+from jax.lax import stop_gradient
+from jax.scipy.linalg import solve_triangular
+from jax.scipy.sparse.linalg import bicgstab
+from jax.typing import ArrayLike
+from jaxtyping import Array, PyTree
 
-from .errors import Mistake
-from .proximal import AbstractProximal
+from .errors import Mistake, count
+from .proximal import (
+    AbstractProximal,
+    Space,
+    check_parts,
+    fits,
+    floating,
+    is_number,
+    only,
+    root,
+    sample,
+    secular,
+    share,
+    single,
+    sizes,
+    slope_of,
+    spread,
+    stride_of,
+    total,
+)
 
 
 class AbstractSet(AbstractProximal):
@@ -29,7 +65,8 @@ class AbstractSet(AbstractProximal):
         """Return the member ``u`` of least ``(u - point)' diag(matrix) (u - point)``.
 
         ``matrix`` has the structure of ``point``; each of its leaves has the shape of the leaf of
-        ``point`` or is a single number, for a multiple of the identity.
+        ``point`` or is a single number, for a multiple of the identity. A single number in place of
+        the pytree is a multiple of the identity of the whole space.
         """
 
     @abc.abstractmethod
@@ -58,45 +95,573 @@ class Box(AbstractSet):
     upper: PyTree
 
     def __init__(self, lower: PyTree, upper: PyTree):
-        if jax.tree.structure(lower) == jax.tree.structure(upper) and any(
-            np.any(np.asarray(low) > np.asarray(high))
-            for low, high in zip(jax.tree.leaves(lower), jax.tree.leaves(upper), strict=True)
-        ):
-            raise Mistake("`Box` is empty: some entry of `lower` is above that of `upper`.")
+        for low, high in _pairs(lower, upper):
+            if not np.all(low <= high):
+                raise Mistake(
+                    "`Box` must have `lower` nowhere above `upper`, but it is empty: an entry of "
+                    f"`lower` is {np.max(low):g} where `upper` is {np.min(high):g}."
+                    if low.ndim == high.ndim == 0
+                    else "`Box` must have `lower` nowhere above `upper`, but it is empty: "
+                    "some entry of `lower` is above that of `upper`."
+                )
         self.lower, self.upper = lower, upper
 
     def project(self, point: PyTree, matrix: PyTree) -> PyTree:
         """Clip."""
-        lower, upper = _spread(self.lower, point), _spread(self.upper, point)
-        return jax.tree.map(lambda u, low, high: jnp.clip(u, low, high), point, lower, upper)
+        return optax.projections.projection_box(
+            point, _cast(self.lower, point), _cast(self.upper, point)
+        )
 
     def check(self, name: str, point: PyTree) -> None:
         """Refuse bounds of another structure or shape than the variable's."""
+        floating(name, point)
         for bound, value in (("lower", self.lower), ("upper", self.upper)):
             fits(f"Box.{bound}", value, name, point)
 
 
-def fits(what: str, value: PyTree, name: str, point: PyTree) -> None:
-    """Refuse a pytree of numbers that can't be spread over the variable ``name``."""
-    if _is_number(value):
-        return
-    if jax.tree.structure(value) != jax.tree.structure(point):
-        raise Mistake(
-            f"`{what}` must be a number or a pytree like {name}, {jax.tree.structure(point)}, "
-            f"but it is {jax.tree.structure(value)}."
+class NonNegative(AbstractSet):
+    """``u >= 0``, whatever the diagonal matrix."""
+
+    def project(self, point: PyTree, matrix: PyTree) -> PyTree:
+        """Clip."""
+        return optax.projections.projection_non_negative(point)
+
+    def check(self, name: str, point: PyTree) -> None:
+        """Any real variable fits."""
+        floating(name, point)
+
+
+class LInfBall(AbstractSet):
+    """``|u_i| <= radius`` for every coordinate, whatever the diagonal matrix."""
+
+    radius: ArrayLike
+
+    def __init__(self, radius: ArrayLike):
+        sizes("LInfBall.radius", radius, least=0.0)
+        self.radius = radius
+
+    def project(self, point: PyTree, matrix: PyTree) -> PyTree:
+        """Clip."""
+        bound = _cast(self.radius, point)
+        return optax.projections.projection_box(point, optax.tree.scale(-1, bound), bound)
+
+    def check(self, name: str, point: PyTree) -> None:
+        """Refuse more than one radius."""
+        floating(name, point)
+        single("LInfBall.radius", self.radius)
+
+
+class L2Ball(AbstractSet):
+    r""":math:`\|u\|_2 \le r`, over all leaves together.
+
+    Outside, :math:`u_i = m_i p_i / (m_i + \nu)` where :math:`\nu > 0` solves :math:`\|u(\nu)\|_2 =
+    r`; secant steps on :math:`1 / \|u(\nu)\|_2`, which is nearly linear, find it.
+    """
+
+    radius: ArrayLike
+
+    def __init__(self, radius: ArrayLike):
+        sizes("L2Ball.radius", radius, above=0.0)
+        self.radius = radius
+
+    def project(self, point: PyTree, matrix: PyTree) -> PyTree:
+        """Shorten, the less the heavier a coordinate is in the matrix."""
+        space = Space.of(point, matrix)
+        radius = space.number(self.radius)
+        if _euclidean(space, matrix):
+            return space.tree(optax.projections.projection_l2_ball(space.points, radius))
+        pairs = list(zip(space.points, space.matrices, strict=True))
+        nu = secular(space.points, space.matrices, lambda t, m: m + t, radius)
+        return space.tree([jnp.where(nu > 0, p * (m / (m + nu)), p) for p, m in pairs])
+
+    def check(self, name: str, point: PyTree) -> None:
+        """Refuse more than one radius."""
+        floating(name, point)
+        single("L2Ball.radius", self.radius)
+
+
+class Simplex(AbstractSet):
+    r""":math:`u \ge 0, \; \sum_i u_i = s`, over all leaves together; s is ``total``.
+
+    :math:`u_i = \max(p_i - \nu / m_i, 0)` for the one :math:`\nu` with the right sum.
+    """
+
+    total: ArrayLike
+
+    def __init__(self, total: ArrayLike = 1.0):
+        sizes("Simplex.total", total, above=0.0)
+        self.total = total
+
+    def project(self, point: PyTree, matrix: PyTree) -> PyTree:
+        """Lower every coordinate, the less the heavier it is in the matrix, down to zero."""
+        space = Space.of(point, matrix)
+        return space.tree(_fill(space.points, space.matrices, None, space.number(self.total)))
+
+    def check(self, name: str, point: PyTree) -> None:
+        """Refuse more than one total."""
+        floating(name, point)
+        single("Simplex.total", self.total)
+
+
+class CappedSimplex(AbstractSet):
+    r""":math:`0 \le u_i \le c_i, \; \sum_i u_i = s`, over all leaves together.
+
+    s is ``total`` and c is ``cap``, a number for all coordinates or a pytree like the variable. With
+    cap 1 and a whole total this is the convex hull of the choices of so many of the coordinates.
+    :math:`u_i = \min(\max(p_i - \nu / m_i, 0), c_i)` for a :math:`\nu` with the right sum.
+    """
+
+    total: ArrayLike
+    cap: PyTree
+
+    def __init__(self, total: ArrayLike, cap: PyTree = 1.0):
+        sizes("CappedSimplex.total", total, above=0.0)
+        sizes("CappedSimplex.cap", cap, least=0.0)
+        self.total, self.cap = total, cap
+
+    def project(self, point: PyTree, matrix: PyTree) -> PyTree:
+        """Shift every coordinate, the less the heavier it is in the matrix, between 0 and cap."""
+        space = Space.of(point, matrix)
+        caps = space.like(self.cap)
+        return space.tree(_fill(space.points, space.matrices, caps, space.number(self.total)))
+
+    def check(self, name: str, point: PyTree) -> None:
+        """Refuse a cap that does not fit, and a total above the sum of the caps."""
+        floating(name, point)
+        single("CappedSimplex.total", self.total)
+        fits("CappedSimplex.cap", self.cap, name, point)
+        caps = [_known(c) for c in jax.tree.leaves(spread(self.cap, point))]
+        wanted = _known(self.total)
+        if wanted is None or any(c is None for c in caps):
+            return
+        leaves = jax.tree.leaves(point)
+        most = sum(
+            float(np.sum(np.broadcast_to(c, jnp.shape(leaf)), dtype=np.float64))
+            for c, leaf in zip(caps, leaves, strict=True)
+            if c is not None
         )
-    for part, leaf in zip(jax.tree.leaves(value), jax.tree.leaves(point), strict=True):
-        if jnp.ndim(part) and jnp.shape(part) != jnp.shape(leaf):
+        if float(wanted) > most * (1 + 1e-6):
             raise Mistake(
-                f"`{what}` must have the shape {jnp.shape(leaf)} of {name}, "
-                f"but it has {jnp.shape(part)}."
+                f"`CappedSimplex.total` must be at most the sum of the caps, {most:g} for {name}, "
+                f"but it is {float(wanted):g}; lower it or raise `cap`."
             )
 
 
-def _is_number(value: Any) -> bool:
-    return jax.tree.structure(value) == jax.tree.structure(0) and jnp.ndim(value) == 0
+class L1Ball(AbstractSet):
+    r""":math:`\|u\|_1 \le r`, over all leaves together.
+
+    Outside, :math:`|u|` is the projection of :math:`|p|` onto the simplex of total r, with p's
+    signs.
+    """
+
+    radius: ArrayLike
+
+    def __init__(self, radius: ArrayLike):
+        sizes("L1Ball.radius", radius, above=0.0)
+        self.radius = radius
+
+    def project(self, point: PyTree, matrix: PyTree) -> PyTree:
+        """Shrink every coordinate towards zero, the less the heavier it is in the matrix."""
+        space = Space.of(point, matrix)
+        radius = space.number(self.radius)
+        lengths = [jnp.abs(p) for p in space.points]
+
+        def shrink(points: list[Array]) -> list[Array]:
+            filled = _fill([jnp.abs(p) for p in points], space.matrices, None, radius)
+            return [jnp.sign(p) * u for p, u in zip(points, filled, strict=True)]
+
+        inside = total(lengths) <= radius
+        return space.tree(jax.lax.cond(inside, lambda points: points, shrink, space.points))
+
+    def check(self, name: str, point: PyTree) -> None:
+        """Refuse more than one radius."""
+        floating(name, point)
+        single("L1Ball.radius", self.radius)
 
 
-def _spread(value: PyTree, point: PyTree) -> PyTree:
-    """A number for every leaf of ``point``, or the pytree as it is."""
-    return jax.tree.map(lambda _: value, point) if _is_number(value) else value
+class HalfSpace(AbstractSet):
+    r""":math:`\langle c, u \rangle \le b`, over all leaves together.
+
+    c is ``normal``, a pytree like the variable or a number for all coordinates, and b is ``offset``.
+    :math:`u = p - \max(\langle c, p \rangle - b, 0) \, (c / m) / \langle c, c / m \rangle`, done
+    twice, since the first time leaves the round-off of a point far outside.
+    """
+
+    normal: PyTree
+    offset: ArrayLike
+
+    def __init__(self, normal: PyTree, offset: ArrayLike):
+        parts = [_known(leaf) for leaf in jax.tree.leaves(normal)]
+        if not any(part is None or np.any(part != 0) for part in parts):
+            raise Mistake("`HalfSpace.normal` must have an entry other than zero, but it has none.")
+        sizes("HalfSpace.normal", normal)
+        sizes("HalfSpace.offset", offset)
+        self.normal, self.offset = normal, offset
+
+    def project(self, point: PyTree, matrix: PyTree) -> PyTree:
+        """Go along the normal, in the geometry of the matrix, to the border."""
+        space = Space.of(point, matrix)
+        offset = space.number(self.offset)
+        normals = [
+            jnp.broadcast_to(c, p.shape)
+            for c, p in zip(space.like(self.normal), space.points, strict=True)
+        ]
+        ways = [c / m for c, m in zip(normals, space.matrices, strict=True)]
+        width = total([c * way for c, way in zip(normals, ways, strict=True)])
+        us = space.points
+        for _ in range(2):
+            over = total([c * u for c, u in zip(normals, us, strict=True)]) - offset
+            far = jnp.maximum(over, 0) / width
+            us = [u - far * way for u, way in zip(us, ways, strict=True)]
+        return space.tree(us)
+
+    def check(self, name: str, point: PyTree) -> None:
+        """Refuse a normal of another structure or shape than the variable's."""
+        floating(name, point)
+        fits("HalfSpace.normal", self.normal, name, point)
+        single("HalfSpace.offset", self.offset)
+
+
+class Affine(AbstractSet):
+    r""":math:`C u = b`, a few equations over all leaves together.
+
+    C is ``matrix``: a pytree like the variable, whose leaves have one more axis in front that counts
+    the equations. b is ``offset``, one number per equation. With the factors
+    :math:`M^{-1/2} C' = Q R`, :math:`u = p - M^{-1/2} Q R^{-T} (C p - b)`, done three times, since
+    the first leaves the round-off of the factors. It costs the factors of a matrix of the size of
+    C, and its memory.
+    """
+
+    matrix: PyTree
+    offset: ArrayLike
+
+    def __init__(self, matrix: PyTree, offset: ArrayLike):
+        equations = {jnp.shape(leaf)[0] if jnp.ndim(leaf) else 0 for leaf in _arrays(matrix)}
+        if len(equations) != 1 or 0 in equations:
+            raise Mistake(
+                "`Affine.matrix` must have one row per equation in front of the axes of every leaf, "
+                f"but its leaves have the shapes {[jnp.shape(leaf) for leaf in _arrays(matrix)]}."
+            )
+        (rows,) = equations
+        if jnp.shape(offset) != (rows,):
+            raise Mistake(
+                f"`Affine.offset` must have one number for each of the {rows} equations of "
+                f"`matrix`, the shape ({rows},), but it has {jnp.shape(offset)}."
+            )
+        sizes("Affine.matrix", matrix)
+        sizes("Affine.offset", offset)
+        parts = [_known(leaf) for leaf in jax.tree.leaves(matrix)]
+        known = [part.reshape(rows, -1).astype(np.float64) for part in parts if part is not None]
+        if len(known) == len(parts):
+            joined = np.concatenate(known, axis=1)
+            lengths = np.linalg.norm(joined, axis=1, keepdims=True)
+            rank = np.linalg.matrix_rank(joined / np.where(lengths > 0, lengths, 1))
+            if rank < rows:
+                raise Mistake(
+                    f"`Affine.matrix` must have linearly independent rows, but its {rows} rows have "
+                    f"the rank {rank}; leave out the equations that follow from the others."
+                )
+        self.matrix, self.offset = matrix, offset
+
+    def project(self, point: PyTree, matrix: PyTree) -> PyTree:
+        """Go to the solutions along the span of the equations, in the geometry of the matrix."""
+        space = Space.of(point, matrix)
+        offset = space.number(self.offset)
+        lines = [c.reshape(offset.size, -1) for c in space.like(self.matrix)]
+        roots = [
+            jnp.broadcast_to(jnp.sqrt(m), p.shape).reshape(-1)
+            for p, m in zip(space.points, space.matrices, strict=True)
+        ]
+        scaled = [c / r[None, :] for c, r in zip(lines, roots, strict=True)]
+        basis, triangle = jnp.linalg.qr(_join(scaled, axis=1).T)
+        ends = np.cumsum([r.size for r in roots])[:-1]
+        us = [p.reshape(-1) for p in space.points]
+        for _ in range(3):
+            gaps = [c @ u for c, u in zip(lines, us, strict=True)]
+            gap = sum(gaps[1:], gaps[0]) - offset
+            moves = jnp.split(basis @ solve_triangular(triangle, gap, trans=1), ends)
+            us = [u - move / r for u, move, r in zip(us, moves, roots, strict=True)]
+        return space.tree([u.reshape(p.shape) for u, p in zip(us, space.points, strict=True)])
+
+    def check(self, name: str, point: PyTree) -> None:
+        """Refuse equations for a variable of another structure or shape."""
+        floating(name, point)
+        if jax.tree.structure(self.matrix) != jax.tree.structure(point):
+            raise Mistake(
+                f"`Affine.matrix` must be a pytree like {name}, {jax.tree.structure(point)}, "
+                f"but it is {jax.tree.structure(self.matrix)}."
+            )
+        rows = jnp.size(self.offset)
+        for part, leaf in zip(jax.tree.leaves(self.matrix), jax.tree.leaves(point), strict=True):
+            if jnp.shape(part) != (rows, *jnp.shape(leaf)):
+                raise Mistake(
+                    f"`Affine.matrix` must have the shape {(rows, *jnp.shape(leaf))}, the equations "
+                    f"in front of the axes of {name}, but it has {jnp.shape(part)}."
+                )
+
+
+class Custom(AbstractSet):
+    r"""Any closed convex set, given by its Euclidean projection :math:`\Pi` (pytree to pytree).
+
+    Where the matrix is not a multiple of the identity, accelerated projected gradients minimise
+    :math:`\tfrac12 \|u - p\|_M^2` over the set: with :math:`L = \max_i m_i, \ell = \min_i m_i`,
+
+    .. math::
+        u^+ = \Pi(v - \tfrac1L M (v - p)), \qquad
+        v^+ = u^+ + \tfrac{\sqrt L - \sqrt \ell}{\sqrt L + \sqrt \ell} (u^+ - u),
+
+    until :math:`\tfrac{2L}{\ell} \|u^+ - v\|`, a bound on the distance to the answer, is below
+    ``tolerance`` times the length of :math:`u^+`, or the step is round-off, or ``passes`` are over.
+
+    The cost is one Euclidean projection a pass, and about :math:`\sqrt{L / \ell} \,
+    \log(1 / \text{tolerance})` passes: meant for matrices that differ by a few orders of magnitude.
+    Every answer is an output of :math:`\Pi`, so feasible even where the passes ran out. Derivatives
+    are those of the fixed point :math:`u = \Pi(u - \tfrac1L M (u - p))`.
+    """
+
+    projection: Callable[[PyTree], PyTree]
+    tolerance: ArrayLike
+    passes: int
+
+    def __init__(
+        self,
+        projection: Callable[[PyTree], PyTree],
+        tolerance: ArrayLike = 1e-8,
+        passes: int = 10_000,
+    ):
+        if not callable(projection):
+            raise Mistake(
+                "`Custom.projection` must be a function from a point to its Euclidean projection, "
+                f"but it is {projection!r}."
+            )
+        sizes("Custom.tolerance", tolerance, least=0.0)
+        count("Custom.passes", passes)
+        # A bare function is no leaf that jax.jit takes; a Partial holds it in the structure.
+        bare = jax.tree.structure(projection) == jax.tree.structure(0)
+        self.projection = jax.tree_util.Partial(projection) if bare else projection
+        self.tolerance, self.passes = tolerance, passes
+
+    def project(self, point: PyTree, matrix: PyTree) -> PyTree:
+        """Iterate, unless the Euclidean projection is the one wanted."""
+        space = Space.of(point, matrix)
+        if _euclidean(space, matrix):
+            return self.projection(point)
+        ps = space.points
+        most = jnp.stack([jnp.max(m) for m in space.matrices]).max()
+        least = jnp.stack([jnp.min(m) for m in space.matrices]).min()
+        rates = [m / most for m in space.matrices]
+        tolerance = space.number(self.tolerance) * least / most / 2
+        tolerance = jnp.maximum(tolerance, 4 * float(jnp.finfo(space.dtype).eps))
+        momentum = (jnp.sqrt(most) - jnp.sqrt(least)) / (jnp.sqrt(most) + jnp.sqrt(least))
+
+        def euclidean(us: Sequence[Array]) -> list[Array]:
+            return [u.astype(space.dtype) for u in jax.tree.leaves(self.projection(space.tree(us)))]
+
+        def descend(vs: Sequence[Array]) -> list[Array]:
+            return euclidean([v - r * (v - p) for v, r, p in zip(vs, rates, ps, strict=True)])
+
+        def go(carry: tuple[Array, list[Array], list[Array], Array]) -> Array:
+            passes, _, _, done = carry
+            return (passes < self.passes) & ~done
+
+        def body(
+            carry: tuple[Array, list[Array], list[Array], Array],
+        ) -> tuple[Array, list[Array], list[Array], Array]:
+            passes, us, vs, _ = carry
+            new = descend(vs)
+            step = optax.tree.norm([n - v for n, v in zip(new, vs, strict=True)])
+            done = ~(step > tolerance * optax.tree.norm(new))
+            vs = [n + momentum * (n - u) for n, u in zip(new, us, strict=True)]
+            return passes + 1, new, vs, done
+
+        def solve(_: Callable[[Any], Any], start: list[Array]) -> list[Array]:
+            begin = (jnp.zeros((), jnp.int32), start, start, jnp.asarray(False))
+            return jax.lax.while_loop(go, body, begin)[1]
+
+        def residual(us: list[Array]) -> list[Array]:
+            return [u - new for u, new in zip(us, descend(us), strict=True)]
+
+        def tangent_solve(linear: Callable[[Any], Any], rhs: list[Array]) -> list[Array]:
+            answer: list[Array] = bicgstab(linear, rhs, tol=1e-10)[0]
+            return answer
+
+        start = euclidean(ps)
+        return space.tree(jax.lax.custom_root(residual, start, solve, tangent_solve))
+
+    def check(self, name: str, point: PyTree) -> None:
+        """Refuse a projection that does not return a pytree like the variable."""
+        floating(name, point)
+        like = jax.eval_shape(lambda p: p, point)
+        got = jax.eval_shape(self.projection, point)
+        shapes = lambda tree: [(a.shape, a.dtype) for a in jax.tree.leaves(tree)]
+        if jax.tree.structure(got) != jax.tree.structure(like) or shapes(got) != shapes(like):
+            raise Mistake(
+                f"`Custom.projection` must return a pytree like {name}, {like}, "
+                f"but it returns {got}."
+            )
+
+
+class PerLeaf(AbstractSet):
+    """Every leaf on its own in the same set, such as every layer's weights in an L2 ball."""
+
+    each: AbstractSet
+
+    def __init__(self, each: AbstractSet):
+        if not isinstance(each, AbstractSet):
+            raise Mistake(f"`PerLeaf.each` must be a set, but it is {each!r}.")
+        self.each = each
+
+    def project(self, point: PyTree, matrix: PyTree) -> PyTree:
+        """Project leaf by leaf."""
+        return jax.tree.map(self.each.project, point, spread(matrix, point))
+
+    def check(self, name: str, point: PyTree) -> None:
+        """Check every leaf."""
+        for path, leaf in jax.tree_util.tree_leaves_with_path(point):
+            self.each.check(f"{name}{jax.tree_util.keystr(path)}", leaf)
+
+
+class Product(AbstractSet):
+    """A set for every part of the variable.
+
+    ``sets`` is a pytree of sets whose structure is the upper part of the variable's, such as
+    ``{"weights": L2Ball(1.0), "scales": NonNegative()}`` for a dictionary with these two entries.
+    """
+
+    sets: PyTree
+
+    def __init__(self, sets: PyTree):
+        only("Product.sets", sets, AbstractSet)
+        self.sets = sets
+
+    def project(self, point: PyTree, matrix: PyTree) -> PyTree:
+        """Project part by part."""
+        return jax.tree.map(
+            lambda part, p, m: part.project(p, m),
+            self.sets,
+            point,
+            spread(matrix, point),
+            is_leaf=lambda node: isinstance(node, AbstractSet),
+        )
+
+    def check(self, name: str, point: PyTree) -> None:
+        """Check every part, and that the parts are those of the variable."""
+        check_parts("Product.sets", self.sets, name, point)
+
+
+def _fill(
+    points: Sequence[Array],
+    matrices: Sequence[Array],
+    caps: Sequence[Array] | None,
+    amount: Array,
+) -> list[Array]:
+    r"""Nonnegative entries below the caps, if any, of the right sum, nearest to ``points``.
+
+    With :math:`t = \max_i m_i p_i - \nu` and the gaps :math:`g_i = \max_j m_j p_j - m_i p_i` the
+    entries are :math:`u_i = (t - g_i) / m_i` between the bounds, whose sum increases with t from
+    zero at zero; unlike :math:`p_i - \nu / m_i` this loses nothing to cancellation far outside.
+    """
+    weights = [m * p for m, p in zip(matrices, points, strict=True)]
+    top = stop_gradient(jnp.stack([jnp.max(w) for w in weights]).max())
+    gaps = [top - w for w in weights]
+    bounds: Sequence[Array | None] = [None] * len(gaps) if caps is None else caps
+    height = stop_gradient(_height(gaps, matrices, caps, amount))
+    first = _levels(height, gaps, matrices, bounds)
+    free = [
+        (u > 0) if cap is None else (u > 0) & (u < cap)
+        for u, cap in zip(first, bounds, strict=True)
+    ]
+    # One Newton step, linear in the gaps and in the amount, carries the derivatives and the
+    # digits of t that round-off in t itself would lose.
+    slopes = [jnp.where(f, 1 / m, 0) for f, m in zip(free, matrices, strict=True)]
+    slope = total(slopes)
+    rise = (amount - total(first)) / jnp.where(slope > 0, slope, 1)
+    return [
+        jnp.where(f, _between(u + rise / m, cap), u)
+        for f, u, m, cap in zip(free, first, matrices, bounds, strict=True)
+    ]
+
+
+def _height(
+    gaps: Sequence[Array],
+    matrices: Sequence[Array],
+    caps: Sequence[Array] | None,
+    amount: Array,
+) -> Array:
+    """The t at which the entries of `_fill` have the right sum."""
+    stride = stride_of(gaps)
+    few, some = sample(gaps, stride), sample(matrices, stride)
+    bounds: Sequence[Array | None] = [None] * len(gaps) if caps is None else caps
+    ends: Sequence[Array | None] = [None] * len(gaps) if caps is None else sample(caps, stride)
+    shares = share(gaps, stride)
+
+    def shape(t: Array) -> Array:
+        return total(_levels(t, few, some, ends), shares) / amount - 1
+
+    def whole(t: Array) -> Array:
+        return total(_levels(t, gaps, matrices, bounds)) / amount - 1
+
+    # No less than the answer: the least t that gives all to one entry, or one that fills all.
+    if caps is None:
+        full = [jnp.min(g + amount * m) for g, m in zip(few, some, strict=True)]
+        start = jnp.stack(full).min()
+    else:
+        full = [jnp.max(g + c * m) for g, m, c in zip(few, some, sample(caps, stride), strict=True)]
+        start = jnp.stack(full).max()
+    t = root(shape, start, slope_of(shape, start), start, smooth=False)
+    return t if stride == 1 else root(whole, t, slope_of(shape, t), t, smooth=False)
+
+
+def _levels(
+    t: Array, gaps: Sequence[Array], matrices: Sequence[Array], caps: Sequence[Array | None]
+) -> list[Array]:
+    return [
+        _between((t - g) / m, cap) for g, m, cap in zip(gaps, matrices, caps, strict=True)
+    ]
+
+
+def _between(entries: Array, cap: Array | None) -> Array:
+    raised = jnp.maximum(entries, 0)
+    return raised if cap is None else jnp.minimum(raised, cap)
+
+
+def _euclidean(space: Space, matrix: PyTree) -> bool:
+    """Whether the matrix is known to be a multiple of the identity of the whole space."""
+    return is_number(matrix) or (len(space.matrices) == 1 and space.matrices[0].ndim == 0)
+
+
+def _cast(value: PyTree, point: PyTree) -> PyTree:
+    """Numbers like the point, in its dtypes."""
+    return jax.tree.map(
+        lambda v, p: jnp.asarray(v, jnp.asarray(p).dtype), spread(value, point), point
+    )
+
+
+def _join(parts: Sequence[Array], axis: int) -> Array:
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=axis)
+
+
+def _arrays(tree: PyTree) -> list[ArrayLike]:
+    return jax.tree.leaves(tree)
+
+
+def _known(value: ArrayLike) -> np.ndarray[Any, Any] | None:
+    """The value, unless it is a tracer's."""
+    return None if isinstance(value, jax.core.Tracer) else np.asarray(value)
+
+
+def _pairs(
+    lower: PyTree, upper: PyTree
+) -> list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+    """The known bounds that meet at the same coordinates."""
+    lower, upper = spread(lower, upper), spread(upper, lower)
+    if jax.tree.structure(lower) != jax.tree.structure(upper):
+        return []
+    pairs = []
+    for low, high in zip(jax.tree.leaves(lower), jax.tree.leaves(upper), strict=True):
+        known = _known(low), _known(high)
+        if known[0] is None or known[1] is None:
+            continue
+        if known[0].shape == known[1].shape or () in (known[0].shape, known[1].shape):
+            pairs.append((known[0], known[1]))
+    return pairs

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import optax.tree
 from jaxtyping import Array, Int, PyTree
 
-from . import schedules, tree
+from . import errors, schedules, tree
 from .estimators import AbstractEstimator
 from .hypergradients import AbstractHypergradient, Field
 from .metrics import AbstractMetric, Identity
 from .problem import Calls, Levels, Problem, Sample
 from .proximal import AbstractProximal
 from .schedules import AbstractRates, Number
+from .sets import Free
 
 
 class State(NamedTuple):
@@ -174,6 +175,19 @@ def proximal_step(
 
     weight = jax.tree.map(lambda a: a / jnp.asarray(step_size, a.dtype), matrix)
     return home.prox(jax.tree.map(descend, z, direction, matrix), weight)
+
+
+def refuse_sets(problem: Problem, name: str, *, outer: bool = True, inner: bool = True) -> None:
+    """Refuse the constraints that a method has no step for."""
+    for refused, home, what in (
+        (outer, problem.outer_set, "outer_set"),
+        (inner, problem.inner_set, "inner_set"),
+    ):
+        if refused and not isinstance(home, Free):
+            raise errors.Mistake(
+                f"`{name}` takes no `{what}`, but the problem has {type(home).__name__}; "
+                f"choose a method that does, such as biadam."
+            )
 
 
 def info_of(calls: Calls, eta: Array, w: PyTree, v: PyTree, residual: Any = float("nan")) -> Info:
