@@ -5,12 +5,13 @@ one.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from biadam import AbstractSolver, Calls, metrics, schedules, solvers
-from biadam.hypergradients import NeumannRandom, NeumannSum
+from biadam.data import AbstractSource
+from biadam.hypergradients import LinearSystem, NeumannSum
 from biadam.tasks import Quadratic
 
 
@@ -38,8 +39,56 @@ class Row(NamedTuple):
     calls: Calls  # oracle calls of one iteration, averaged over random lengths
     limit: Callable[[Quadratic], np.ndarray] = optimum  # of x without noise
     tolerance: float = 1e-6  # of x, relative
-    average: bool = False  # the limit is that of the mean over random lengths, so nothing is exact
+    data: Callable[[Quadratic], AbstractSource] | None = None  # if plain minibatches won't do
+    period: int = 4  # steps after which the calls repeat
+    inert: frozenset[str] = frozenset()  # numbers that this row's setting can't feel, by path
 
+
+def at(make: Callable[..., AbstractSolver], *numbers: Any, **slots: Any) -> Any:
+    """A solver that is set alike on every bed."""
+    return lambda bed: make(*numbers, **slots)
+
+
+FLOOR = {"outer_metric": metrics.Adam(floor=1.0), "inner_metric": metrics.Norm(floor=1.0)}
+FIXED = {"mixing": 1.0, "rates": schedules.Constant(0.5, 0.5), **FLOOR}
+SUM = {"hypergradient": NeumannSum(terms=7, step_size=0.8)}
+
+ROWS: dict[str, Row] = {
+    "biadam": Row(
+        at(solvers.biadam, (0.02, 0.5), **FIXED, **SUM),
+        4000,
+        Calls(1, 1, 7, 1),
+        neumann_floor(8, 0.8),
+    ),
+    "vr_biadam": Row(
+        at(solvers.vr_biadam, (0.02, 0.5), **FIXED, **SUM),
+        4000,
+        Calls(2, 2, 14, 2),
+        neumann_floor(8, 0.8),
+    ),
+    "biadam_authors": Row(
+        at(solvers.biadam_authors, (0.02, 0.5), **FIXED, **SUM),
+        4000,
+        Calls(1, 1, 7, 1),
+        neumann_floor(8, 0.8),
+    ),
+    "vr_biadam_authors": Row(
+        at(solvers.vr_biadam_authors, (0.02, 0.5), **FIXED, **SUM),
+        4000,
+        Calls(2, 2, 14, 2),
+        neumann_floor(8, 0.8),
+    ),
+    "biadam_tracked": Row(
+        at(solvers.biadam_tracked, (0.002, 0.5), hypergradient=LinearSystem(0.8), **FIXED),
+        60000,
+        Calls(1, 1, 1, 1),
+    ),
+    "vr_biadam_tracked": Row(
+        at(solvers.vr_biadam_tracked, (0.002, 0.5), hypergradient=LinearSystem(0.8), **FIXED),
+        60000,
+        Calls(2, 2, 2, 2),
+    ),
+}
 
 BEDS = {
     "small": Quadratic((2, 3), condition=3.0, seed=1),

@@ -1,41 +1,54 @@
 """The method of two loops: some inner steps from the last y, then one outer step at the new one."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax.tree
 from jax import lax
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Bool, Int, PyTree
 
 from . import errors, schedules, tree
 from .hypergradients import AbstractImplicit
+from .hypergradients.base import Solved
 from .metrics import AbstractMetric, Identity
 from .problem import Calls, Levels, Problem, Sample
 from .schedules import Number
-from .solver import AbstractSolver, Info, info_of, proximal_step
+from .solver import AbstractSolver, Info, info_of, proximal_step, refuse_sets
 
 
 class DoubleState(NamedTuple):
     """What the next step of a double-loop method needs."""
 
     step: Int[Array, ""]  # k
-    point: Levels  # x_k, y_k
+    point: Levels  # x_k, y_k, and s_k where the hypergradient starts from the last solution
     direction: PyTree  # w, the average of the hypergradients so far
     memory: tuple[PyTree, PyTree]  # what the metrics remember, outer and inner
+
+
+class Seen(NamedTuple):
+    """What one of the two loops leaves for the `Info`."""
+
+    direction: PyTree  # w or the last g_y
+    residual: Array  # |H s - f_y| / |f_y|, NaN where it is not known
+    calls: Calls
 
 
 class DoubleLoop(AbstractSolver):
     r"""``D`` inner steps, then the hypergradient at the *new* y, then an outer step.
 
     .. math::
-        y^0 = y_k, \quad y^{j+1} = \operatorname{prox}_Y(y^j - \lambda_k B^{-1} g_y(x_k, y^j; \zeta_j)),
-        \quad y_{k+1} = y^D, \\
-        w_k = r\, h(x_k, y_{k+1}) + (1 - r) w_{k-1}, \quad
+        y^0 = y_k, \quad
+        y^{j+1} = \operatorname{prox}_Y(y^j - \lambda_k B^{-1} g_y(x_k, y^j; \zeta_j)), \quad
+        y_{k+1} = y^D, \\
+        w_k = r\, (h(x_k, y_{k+1}) + c\, x_k) + (1 - r) w_{k-1}, \quad
         x_{k+1} = \operatorname{prox}_X(x_k - \gamma_k A^{-1} w_k).
 
     With D = 1 this is the alternating single-loop scheme. The sample holds D inner minibatches for
-    the steps, then those of the hypergradient.
+    the steps, then those of the hypergradient. The schedules of the outer level count from its
+    first step, after the warm-up; a hypergradient that is `Amortized` starts from the last s.
     """
 
     step_size: tuple[Number, Number]  # gamma_k, lambda_k
@@ -44,11 +57,22 @@ class DoubleLoop(AbstractSolver):
     rate: Number = 1.0  # r, the weight of the fresh hypergradient; 1 is plain descent
     outer_metric: AbstractMetric = Identity()
     inner_metric: AbstractMetric = Identity()
+    decay: float = 0.0  # c, the weight decay of x
+    period: int = eqx.field(static=True, default=1)  # y moves in one of so many iterations
+    warm_up: int = eqx.field(static=True, default=0)  # first iterations, in which y alone moves
+    name: str = eqx.field(static=True, default="DoubleLoop")
+    sets: tuple[bool, bool] = eqx.field(static=True, default=(True, True))  # constraints it takes
 
     def __check_init__(self) -> None:
         schedules.check_pair("step_size", self.step_size)
         schedules.check_number("rate", self.rate)
+        errors.part("hypergradient", self.hypergradient, AbstractImplicit, "hypergradients")
+        errors.part("outer_metric", self.outer_metric, AbstractMetric, "metrics")
+        errors.part("inner_metric", self.inner_metric, AbstractMetric, "metrics")
+        errors.number("decay", self.decay, least=0)
         errors.count("inner_steps", self.inner_steps)
+        errors.count("period", self.period)
+        errors.count("warm_up", self.warm_up, least=0)
 
     @property
     def batches(self) -> int:
@@ -59,18 +83,43 @@ class DoubleLoop(AbstractSolver):
         self, problem: Problem, x: PyTree, y: PyTree, sample: Sample
     ) -> tuple[DoubleState, Info]:
         """Nothing is looked at before the first inner step."""
+        refuse_sets(problem, self.name, outer=not self.sets[0], inner=not self.sets[1])
         zero = jax.tree.map(jnp.zeros_like, x)
         memory = (self.outer_metric.init(x), self.inner_metric.init(y))
-        state = DoubleState(jnp.ones((), jnp.int32), Levels(x, y), zero, memory)
+        point = self.hypergradient.lift(x, y)
+        state = DoubleState(jnp.ones((), jnp.int32), point, zero, memory)
         return state, info_of(Calls(), jnp.ones(()), zero, jax.tree.map(jnp.zeros_like, y))
 
     def step(
         self, problem: Problem, state: DoubleState, sample: Sample
     ) -> tuple[DoubleState, Info]:
         """One pass through both loops."""
-        outer_step, inner_step = (schedules.at(s, state.step) for s in self.step_size)
+        started = state.step > self.warm_up
+        due = ~started | ((state.step - self.warm_up - 1) % self.period == 0)
+        idle = Seen(jax.tree.map(jnp.zeros_like, state.point.y), _unknown(), _counted(Calls()))
+        inner = lambda state: self._descend(problem, state, sample)
+        state, below = _when(due, self.period > 1, inner, lambda state: (state, idle), state)
+
+        rest = lambda state: (state, Seen(state.direction, _unknown(), _counted(Calls())))
+        outer = lambda state: self._ascend(problem, state, sample)
+        state, above = _when(started, self.warm_up > 0, outer, rest, state)
+
+        info = info_of(
+            above.calls.plus(below.calls),
+            jnp.ones(()),
+            above.direction,
+            below.direction,
+            above.residual,
+        )
+        return state._replace(step=state.step + 1), info
+
+    def _descend(
+        self, problem: Problem, state: DoubleState, sample: Sample
+    ) -> tuple[DoubleState, Seen]:
+        """The inner loop."""
         x, y, _ = state.point
         outer_memory, inner_memory = state.memory
+        inner_step = schedules.at(self.step_size[1], state.step)
 
         def descend(j: Array, carry: tuple[PyTree, PyTree, PyTree]) -> tuple[PyTree, ...]:
             y, memory, _ = carry
@@ -81,19 +130,97 @@ class DoubleLoop(AbstractSolver):
 
         start = (y, inner_memory, jax.tree.map(jnp.zeros_like, y))
         y, inner_memory, q = lax.fori_loop(0, self.inner_steps, descend, start)
+        state = state._replace(point=state.point._replace(y=y), memory=(outer_memory, inner_memory))
+        return state, Seen(q, _unknown(), _counted(Calls(inner_gradient=self.inner_steps)))
+
+    def _ascend(
+        self, problem: Problem, state: DoubleState, sample: Sample
+    ) -> tuple[DoubleState, Seen]:
+        """The hypergradient, and the step along its average."""
+        x, y, s = state.point
+        outer_memory, inner_memory = state.memory
+        t = state.step - self.warm_up
 
         # The hypergradient's own minibatches follow; its first, for g_y, it does not look at here.
         rest = jax.tree.map(lambda a: a[self.inner_steps - 1 :], sample.inner)
-        look = self.hypergradient.implicit(problem, Levels(x, y), sample._replace(inner=rest))
+        sample = sample._replace(inner=rest)
+        f_x, f_y = problem.outer_gradients(x, y, sample.outer)
+        solved = self.hypergradient.solve(problem, state.point, sample, f_y)
+        cross = problem.cross_product(x, y, sample.batch(1), solved.s)
+        h = tree.add_scale(tree.add_scale(f_x, -1.0, cross), self.decay, x)
+
         one = jnp.ones(())
-        rate = jnp.where(
-            state.step == 1, one, jnp.minimum(one, schedules.at(self.rate, state.step))
-        )
-        w = tree.mix(rate, look.w, state.direction)
-        outer_memory = self.outer_metric.update(outer_memory, look.w, w, look.partial)
+        rate = jnp.where(t == 1, one, jnp.minimum(one, schedules.at(self.rate, t)))
+        w = tree.mix(rate, h, state.direction)
+        outer_memory = self.outer_metric.update(outer_memory, h, w, f_x)
         matrix = self.outer_metric.matrix(outer_memory, x)
+        outer_step = schedules.at(self.step_size[0], t)
         x = proximal_step(x, w, matrix, outer_step, problem.outer_set)
 
-        calls = look.calls.plus(Calls(inner_gradient=self.inner_steps))
-        state = DoubleState(state.step + 1, Levels(x, y), w, (outer_memory, inner_memory))
-        return state, info_of(calls, one, w, q, look.residual)
+        point = Levels(x, y, None if s is None else solved.s)
+        state = DoubleState(state.step, point, w, (outer_memory, inner_memory))
+        residual = jnp.asarray(solved.residual, jnp.float32)
+        return state, Seen(w, residual, _counted(Calls(1, 0, solved.products, 1)))
+
+
+class Amortized(AbstractImplicit):
+    r"""Stochastic descent on :math:`\tfrac12 s' H s - f_y' s` from the last s, for `DoubleLoop`.
+
+    ``s <- s - rho (H(zeta^n) s - f_y)`` with a fresh minibatch for each of the ``steps`` and f_y of
+    one outer minibatch for all; no series is truncated, so the bias vanishes as s converges. The
+    start of all is ``s = 0``. Consumes the minibatches zeta (for g_y), zeta^0 (for J) and zeta^1
+    .. zeta^N. The residual that it knows is the one before its last step.
+
+    Reference: M. Arbel, J. Mairal, Amortized Implicit Differentiation for Stochastic Bilevel
+    Optimization, 2022, arXiv:2111.14580.
+    """
+
+    steps: int = eqx.field(static=True, default=1)  # N
+    step_size: float = 0.5  # rho
+
+    def __check_init__(self) -> None:
+        errors.count("Amortized.steps", self.steps)
+        errors.number("Amortized.step_size", self.step_size, above=0)
+
+    @property
+    def batches(self) -> int:
+        """zeta, zeta^0 and zeta^1 .. zeta^N."""
+        return self.steps + 2
+
+    def lift(self, x: PyTree, y: PyTree) -> Levels:
+        """``(x, y, 0)``."""
+        return Levels(x, y, jax.tree.map(jnp.zeros_like, y))
+
+    def solve(self, problem: Problem, point: Levels, sample: Sample, f_y: PyTree) -> Solved:
+        """Descend from the point's s."""
+        x, y, s = point
+        size = optax.tree.norm(f_y)
+
+        def descend(n: Any, carry: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
+            s, _ = carry
+            product = problem.hessian_product(x, y, sample.batch(n + 2), s)
+            gap = tree.add_scale(product, -1.0, f_y)
+            return tree.add_scale(s, -self.step_size, gap), optax.tree.norm(gap)
+
+        s, gap = lax.fori_loop(0, self.steps, descend, (s, jnp.zeros_like(size)))
+        residual = jnp.where(size > 0, gap / jnp.where(size > 0, size, 1), 0)
+        return Solved(s, self.steps, residual)
+
+
+Carry = TypeVar("Carry")
+Branch = Callable[[Carry], tuple[Carry, Seen]]
+
+
+def _when(
+    due: Bool[Array, ""], ever: bool, then: Branch[Carry], otherwise: Branch[Carry], carry: Carry
+) -> tuple[Carry, Seen]:
+    """A branch only where there is something to choose."""
+    return lax.cond(due, then, otherwise, carry) if ever else then(carry)
+
+
+def _unknown() -> Array:
+    return jnp.full((), jnp.nan, jnp.float32)
+
+
+def _counted(calls: Calls) -> Calls:
+    return Calls(*(jnp.asarray(n, jnp.int32) for n in calls))

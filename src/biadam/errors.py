@@ -5,9 +5,6 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-import jax
-import numpy as np
-
 
 class Mistake(ValueError):
     """Something the caller can put right; the message is one sentence that says how."""
@@ -30,9 +27,12 @@ def number(
     most: float = math.inf,
 ) -> None:
     """Refuse a number outside its range; arrays and tracers of a sweep pass unseen."""
-    if isinstance(value, jax.Array | np.ndarray):
-        return
     if isinstance(value, bool) or not isinstance(value, int | float):
+        import jax  # here, so that the command line's help does not wait for it
+        import numpy as np
+
+        if isinstance(value, jax.Array | np.ndarray | np.generic):
+            return
         raise Mistake(f"`{name}` must be a number, but it is {value!r}.")
     if not (above < value and least <= value <= most):
         bounds = [
@@ -48,3 +48,9 @@ def count(name: str, value: Any, *, least: int = 1) -> None:
     """Refuse anything but a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise Mistake(f"`{name}` must be a whole number of at least {least}, but it is {value!r}.")
+
+
+def part(name: str, value: Any, kind: type, home: str) -> None:
+    """Refuse what is not a part of the right kind."""
+    if not isinstance(value, kind):
+        raise Mistake(f"`{name}` must be one of biadam.{home}, but it is {value!r}.")

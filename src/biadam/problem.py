@@ -38,6 +38,7 @@ class Sample(NamedTuple):
     whole: tuple[PyTree[Array], PyTree[Array]] | None = (
         None  # all the data (outer, inner), if known
     )
+    block: tuple[Any, Any] | None = None  # which block of the data each is, if they are blocks
 
     def batch(self, i: Any) -> PyTree[Array]:
         """The i-th inner minibatch."""

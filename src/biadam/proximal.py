@@ -352,61 +352,7 @@ def share(leaves: Sequence[Array], stride: int) -> list[float]:
     return [leaf.size / max(1, -(-leaf.size // stride)) for leaf in leaves]
 
 
-PASSES = 50
-
-
-def root(
-    value: Callable[[Array], Array], start: Array, slope: Array, scale: Array, smooth: bool
-) -> Array:
-    r"""The root t >= 0 of an increasing function, or 0 where the function is not negative there.
-
-    Secant steps from ``start``, the first one along ``slope``. A step that leaves the bracket, or
-    that follows one which did not halve the value, goes to the geometric middle of the bracket
-    instead (while that is unbounded above, to ``8 t + scale``), so that the logarithm of the
-    bracket is what is halved and a root of any magnitude costs about as many passes. It ends where
-    the value is round-off, where the bracket has closed, or after `PASSES` evaluations.
-
-    With ``smooth`` it also ends, after one more step, where that step's error is sure to be
-    round-off. The caller vouches for :math:`|h''| \le 3 h' / t`, under which the relative error
-    of a secant step is at most 3/2 times the product of the two before.
-    """
-    dtype = start.dtype
-    tiny = float(jnp.finfo(dtype).eps)
-    infinite = jnp.full_like(start, jnp.inf)
-
-    def go(carry: _Search) -> Array:
-        return (carry.passes < PASSES) & ~carry.done
-
-    def body(carry: _Search) -> _Search:
-        t = carry.t
-        v = value(t)
-        below = jnp.where(v < 0, t, carry.below)
-        above = jnp.where(v < 0, carry.above, t)
-        first = carry.passes == 0
-        rise = jnp.where(first, slope, (v - carry.last_v) / jnp.where(first, 1, t - carry.last_t))
-        secant = t - v / rise
-        middle = jnp.where(below > 0, jnp.sqrt(below) * jnp.sqrt(above), above / 8)
-        middle = jnp.where(below < 0, 0, middle)
-        middle = jnp.where(jnp.isinf(above), 8 * t + scale, middle)
-        good = (secant > below) & (secant < above) & (secant > 0)
-        good &= first | (jnp.abs(v) <= jnp.abs(carry.last_v) / 2)
-        new = jnp.where(good, secant, middle)
-        exact = ~(jnp.abs(v) > 4 * tiny) | ((t == 0) & (v >= 0)) | (new == t)
-        near = jnp.asarray(False)
-        if smooth:
-            near = good & ~first & (jnp.abs((new - t) * (t - carry.last_t)) <= 2 * tiny * new * new)
-        return _Search(carry.passes + 1, jnp.where(exact, t, new), below, above, t, v, exact | near)
-
-    begin = _Search(
-        jnp.zeros((), jnp.int32),
-        start,
-        jnp.full_like(start, -1),
-        infinite,
-        start,
-        infinite,
-        jnp.asarray(False),
-    )
-    return jax.lax.while_loop(go, body, begin).t
+PASSES = 50  # evaluations of one search at most
 
 
 class _Search(NamedTuple):
@@ -418,7 +364,77 @@ class _Search(NamedTuple):
     above: Array  # the smallest t known not to be
     last_t: Array
     last_v: Array  # the value at last_t
+    stretch: Array  # how many secant steps to take at once
     done: Array
+
+
+def root(
+    value: Callable[[Array], Array],
+    start: Array,
+    slope: Array,
+    scale: Array,
+    *,
+    positive: bool,
+    smooth: bool,
+) -> Array:
+    r"""The root t >= 0 of an increasing function h, or 0 where h is not negative there.
+
+    Secant steps from ``start``, the first one along ``slope``. As long as the root is known from
+    one side only and a step does not halve the value, the steps double in length; with both sides
+    known such a step is followed by one to the geometric middle. Where the secant leaves the
+    bracket the search goes to 8 times or an eighth of what it knows, so that a root of any
+    magnitude costs about as many passes. It ends where the value or the step is round-off, or after
+    `PASSES` evaluations.
+
+    ``positive`` says that h(0) < 0 without a look. ``smooth`` ends the search, after one more step,
+    where that step's error is sure to be round-off. The caller vouches for :math:`|h''| \le 3 h' /
+    t`, under which the relative error of a secant step is at most 3/2 times the product of those
+    of the two before.
+    """
+    tiny = float(jnp.finfo(start.dtype).eps)
+    one = jnp.ones_like(start)
+
+    def go(now: _Search) -> Array:
+        return (now.passes < PASSES) & ~now.done
+
+    def body(now: _Search) -> _Search:
+        t = now.t
+        v = value(t)
+        below = jnp.where(v < 0, t, now.below)
+        above = jnp.where(v < 0, now.above, t)
+        first = now.passes == 0
+        rise = jnp.where(first, slope, (v - now.last_v) / jnp.where(first, 1, t - now.last_t))
+        slow = ~first & (jnp.abs(v) > jnp.abs(now.last_v) / 2)
+        bracketed = (below > 0) & jnp.isfinite(above)
+        stretch = jnp.where(slow & ~bracketed, 2 * now.stretch, one)
+        secant = t - stretch * v / rise
+        inside = (secant > below) & (secant < above) & (secant > 0)
+        good = inside & ~(slow & bracketed)
+        away = jnp.where(bracketed, jnp.sqrt(below) * jnp.sqrt(above), above / 8)
+        away = jnp.where(below < 0, 0, away)
+        away = jnp.where(jnp.isinf(above), 8 * t + scale, away)
+        new = jnp.where(good, secant, away)
+        settled = ~(jnp.abs(v) > 4 * tiny) | ((t == 0) & (v >= 0))
+        settled |= jnp.minimum(jnp.abs(secant - t), jnp.abs(new - t)) <= 2 * tiny * t
+        if smooth:
+            near = jnp.abs((new - t) * (t - now.last_t)) <= 4 * tiny * new * new
+            near &= good & ~first & (stretch == 1) & ~settled
+        else:
+            near = jnp.zeros_like(settled)
+        t = jnp.where(settled, t, new)
+        return _Search(now.passes + 1, t, below, above, now.t, v, stretch, settled | near)
+
+    begin = _Search(
+        passes=jnp.zeros((), jnp.int32),
+        t=start,
+        below=0 * one if positive else -one,
+        above=jnp.inf * one,
+        last_t=start,
+        last_v=jnp.inf * one,
+        stretch=one,
+        done=jnp.zeros((), bool),
+    )
+    return jax.lax.while_loop(go, body, begin).t
 
 
 def secular(
@@ -450,10 +466,10 @@ def secular(
         def whole(t: Array) -> Array:
             return jax.lax.rsqrt(total(squares(t, points, matrices))) - 1
 
-        t = root(shape, start, slope_of(shape, start), scale, smooth=True)
+        t = root(shape, start, slope_of(shape, start), scale, positive=False, smooth=True)
         if stride == 1:
             return t
-        return root(whole, t, slope_of(shape, t), scale, smooth=True)
+        return root(whole, t, slope_of(shape, t), scale, positive=False, smooth=True)
 
     def excess(t: Array) -> Array:
         return total(squares(t, points, matrices)) - 1

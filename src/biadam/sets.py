@@ -18,7 +18,7 @@ coordinates are enough; no search takes more than 50.
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ from jaxtyping import Array, PyTree
 
 from .errors import Mistake, count
 from .proximal import (
+    PASSES,
     AbstractProximal,
     Space,
     check_parts,
@@ -46,7 +47,6 @@ from .proximal import (
     share,
     single,
     sizes,
-    slope_of,
     spread,
     stride_of,
     total,
@@ -170,9 +170,13 @@ class L2Ball(AbstractSet):
         radius = space.number(self.radius)
         if _euclidean(space, matrix):
             return space.tree(optax.projections.projection_l2_ball(space.points, radius))
-        pairs = list(zip(space.points, space.matrices, strict=True))
-        nu = secular(space.points, space.matrices, lambda t, m: m + t, radius)
-        return space.tree([jnp.where(nu > 0, p * (m / (m + nu)), p) for p, m in pairs])
+
+        def shorten(points: list[Array]) -> list[Array]:
+            nu = secular(points, space.matrices, lambda t, m: m + t, radius)
+            return [p * (m / (m + nu)) for p, m in zip(points, space.matrices, strict=True)]
+
+        inside = total([(p / radius) ** 2 for p in space.points]) <= 1
+        return space.tree(jax.lax.cond(inside, lambda points: points, shorten, space.points))
 
     def check(self, name: str, point: PyTree) -> None:
         """Refuse more than one radius."""
@@ -373,7 +377,7 @@ class Affine(AbstractSet):
             for p, m in zip(space.points, space.matrices, strict=True)
         ]
         scaled = [c / r[None, :] for c, r in zip(lines, roots, strict=True)]
-        basis, triangle = jnp.linalg.qr(_join(scaled, axis=1).T)
+        basis, triangle = jnp.linalg.qr(scaled[0].T if len(scaled) == 1 else jnp.concatenate(scaled, axis=1).T)
         ends = np.cumsum([r.size for r in roots])[:-1]
         us = [p.reshape(-1) for p in space.points]
         for _ in range(3):
@@ -482,7 +486,8 @@ class Custom(AbstractSet):
             return [u - new for u, new in zip(us, descend(us), strict=True)]
 
         def tangent_solve(linear: Callable[[Any], Any], rhs: list[Array]) -> list[Array]:
-            answer: list[Array] = bicgstab(linear, rhs, tol=1e-10)[0]
+            invert = lambda matvec, b: bicgstab(matvec, b, tol=1e-10)[0]
+            answer: list[Array] = jax.lax.custom_linear_solve(linear, rhs, invert, invert)
             return answer
 
         start = euclidean(ps)
@@ -555,69 +560,135 @@ def _fill(
     caps: Sequence[Array] | None,
     amount: Array,
 ) -> list[Array]:
-    r"""Nonnegative entries below the caps, if any, of the right sum, nearest to ``points``.
+    r"""Entries :math:`p_i - \nu / m_i` cut to between 0 and the caps, if any, of the right sum.
 
-    With :math:`t = \max_i m_i p_i - \nu` and the gaps :math:`g_i = \max_j m_j p_j - m_i p_i` the
-    entries are :math:`u_i = (t - g_i) / m_i` between the bounds, whose sum increases with t from
-    zero at zero; unlike :math:`p_i - \nu / m_i` this loses nothing to cancellation far outside.
+    Points that differ by a multiple of 1/m have the same projection. So a first multiplier is found
+    on a sample of large points, the point is moved by it, and only the rest of the way is found on
+    all of it: a small number, which loses nothing to cancellation where p is far outside.
     """
-    weights = [m * p for m, p in zip(matrices, points, strict=True)]
-    top = stop_gradient(jnp.stack([jnp.max(w) for w in weights]).max())
-    gaps = [top - w for w in weights]
-    bounds: Sequence[Array | None] = [None] * len(gaps) if caps is None else caps
-    height = stop_gradient(_height(gaps, matrices, caps, amount))
-    first = _levels(height, gaps, matrices, bounds)
+    bounds: Sequence[Array | None] = [None] * len(points) if caps is None else caps
+    ps, ms, aim = stop_gradient((points, matrices, amount))
+    ends: Sequence[Array | None] = [None if c is None else stop_gradient(c) for c in bounds]
+    stride = stride_of(ps)
+    some, few = sample(ps, stride), sample(ms, stride)
+    shares = share(ps, stride)
+    most = None if caps is None else _line(sample(stop_gradient(caps), stride), some)
+    shift = _guess(
+        _line(some, some),
+        _line(few, some),
+        most,
+        _line([jnp.asarray(share, aim.dtype) for share in shares], some),
+        aim,
+    )
+    rest = _rest(_moved(ps, ms, shift), ms, ends, aim)
+
+    first = _cut(_moved(_moved(points, matrices, shift), matrices, rest), bounds)
     free = [
         (u > 0) if cap is None else (u > 0) & (u < cap)
         for u, cap in zip(first, bounds, strict=True)
     ]
-    # One Newton step, linear in the gaps and in the amount, carries the derivatives and the
-    # digits of t that round-off in t itself would lose.
-    slopes = [jnp.where(f, 1 / m, 0) for f, m in zip(free, matrices, strict=True)]
-    slope = total(slopes)
+    # One Newton step on the free entries carries the derivatives, and the last digits.
+    slope = total([jnp.where(f, 1 / m, 0) for f, m in zip(free, matrices, strict=True)])
     rise = (amount - total(first)) / jnp.where(slope > 0, slope, 1)
-    return [
-        jnp.where(f, _between(u + rise / m, cap), u)
-        for f, u, m, cap in zip(free, first, matrices, bounds, strict=True)
-    ]
+    final = _cut([u + rise / m for u, m in zip(first, matrices, strict=True)], bounds)
+    return [jnp.where(f, new, old) for f, new, old in zip(free, final, first, strict=True)]
 
 
-def _height(
-    gaps: Sequence[Array],
+def _guess(p: Array, m: Array, cap: Array | None, share: Array, amount: Array) -> Array:
+    r"""The multiplier at which vectors have the right sum, each entry counted ``share`` times.
+
+    The sum falls along straight lines between the marks :math:`m_i p_i` and :math:`m_i (p_i -
+    c_i)`. Steps go in turn along the chord of the bracket and to a mark inside it, taken as if at
+    random; where no mark is left inside, the chord is the function.
+    """
+    marks = m * p if cap is None else jnp.concatenate([m * p, m * (p - cap)])
+    # All to one entry, or every entry its cap, is not too little.
+    low = jnp.max(m * (p - amount)) if cap is None else jnp.min(m * (p - cap))
+    high = jnp.max(m * p)
+    golden = (5**0.5 - 1) / 2
+    order = jnp.arange(marks.size, dtype=p.dtype) * golden % 1
+
+    def over(multiplier: Array) -> Array:
+        return jnp.sum(share * _between(p - multiplier / m, cap)) / amount - 1
+
+    def chord(now: _Bracket) -> Array:
+        part = now.over / jnp.where(now.over > now.under, now.over - now.under, 1)
+        return now.low + part * (now.high - now.low)
+
+    def go(now: _Bracket) -> Array:
+        return (now.passes < PASSES) & (now.left > 0)
+
+    def body(now: _Bracket) -> _Bracket:
+        inside = (marks > now.low) & (marks < now.high)
+        mark = marks[jnp.argmax(jnp.where(inside, order, -1))]
+        new = jnp.where(now.passes % 2 == 0, chord(now), mark)
+        new = jnp.where((new > now.low) & (new < now.high), new, mark)
+        v = over(new)
+        up = v >= 0
+        low, high = jnp.where(up, new, now.low), jnp.where(up, now.high, new)
+        left = jnp.count_nonzero((marks > low) & (marks < high))
+        more, less = jnp.where(up, v, now.over), jnp.where(up, now.under, v)
+        return _Bracket(now.passes + 1, low, high, more, less, left)
+
+    begin = _Bracket(
+        jnp.zeros((), jnp.int32), low, high, over(low), over(high), jnp.count_nonzero(marks < high)
+    )
+    return chord(jax.lax.while_loop(go, body, begin))
+
+
+class _Bracket(NamedTuple):
+    """Two multipliers, between which the right one lies."""
+
+    passes: Array
+    low: Array
+    high: Array
+    over: Array  # by how much the sum at low is too large, over the amount
+    under: Array  # the same at high
+    left: Array  # how many marks are between
+
+
+def _rest(
+    points: Sequence[Array],
     matrices: Sequence[Array],
-    caps: Sequence[Array] | None,
+    caps: Sequence[Array | None],
     amount: Array,
 ) -> Array:
-    """The t at which the entries of `_fill` have the right sum."""
-    stride = stride_of(gaps)
-    few, some = sample(gaps, stride), sample(matrices, stride)
-    bounds: Sequence[Array | None] = [None] * len(gaps) if caps is None else caps
-    ends: Sequence[Array | None] = [None] * len(gaps) if caps is None else sample(caps, stride)
-    shares = share(gaps, stride)
+    """The multiplier at which the entries have the right sum, if it is small."""
 
-    def shape(t: Array) -> Array:
-        return total(_levels(t, few, some, ends), shares) / amount - 1
+    def over(multiplier: Array) -> Array:
+        return total(_cut(_moved(points, matrices, multiplier), caps)) / amount - 1
 
-    def whole(t: Array) -> Array:
-        return total(_levels(t, gaps, matrices, bounds)) / amount - 1
-
-    # No less than the answer: the least t that gives all to one entry, or one that fills all.
-    if caps is None:
-        full = [jnp.min(g + amount * m) for g, m in zip(few, some, strict=True)]
-        start = jnp.stack(full).min()
-    else:
-        full = [jnp.max(g + c * m) for g, m, c in zip(few, some, sample(caps, stride), strict=True)]
-        start = jnp.stack(full).max()
-    t = root(shape, start, slope_of(shape, start), start, smooth=False)
-    return t if stride == 1 else root(whole, t, slope_of(shape, t), t, smooth=False)
-
-
-def _levels(
-    t: Array, gaps: Sequence[Array], matrices: Sequence[Array], caps: Sequence[Array | None]
-) -> list[Array]:
-    return [
-        _between((t - g) / m, cap) for g, m, cap in zip(gaps, matrices, caps, strict=True)
+    free = [
+        (p > 0) if cap is None else (p > 0) & (p < cap)
+        for p, cap in zip(points, caps, strict=True)
     ]
+    fall = total([jnp.where(f, 1 / m, 0) for f, m in zip(free, matrices, strict=True)]) / amount
+    ahead = over(jnp.zeros_like(amount))
+    sign = jnp.where(ahead < 0, -1, 1).astype(amount.dtype)
+    scale = amount * sum(jnp.mean(m) for m in matrices) / len(matrices)
+    start = jnp.where(fall > 0, jnp.abs(ahead) / fall, scale)
+    return sign * root(
+        lambda t: -sign * over(sign * t), start, fall, scale, positive=True, smooth=False
+    )
+
+
+def _line(parts: Sequence[Array], like: Sequence[Array]) -> Array:
+    """Leaves, or numbers for leaves, as one vector."""
+    wide = [
+        jnp.broadcast_to(part, leaf.shape).reshape(-1)
+        for part, leaf in zip(parts, like, strict=True)
+    ]
+    return wide[0] if len(wide) == 1 else jnp.concatenate(wide)
+
+
+def _moved(
+    points: Sequence[Array], matrices: Sequence[Array], multiplier: Array
+) -> list[Array]:
+    return [p - multiplier / m for p, m in zip(points, matrices, strict=True)]
+
+
+def _cut(points: Sequence[Array], caps: Sequence[Array | None]) -> list[Array]:
+    return [_between(p, cap) for p, cap in zip(points, caps, strict=True)]
 
 
 def _between(entries: Array, cap: Array | None) -> Array:
@@ -637,22 +708,18 @@ def _cast(value: PyTree, point: PyTree) -> PyTree:
     )
 
 
-def _join(parts: Sequence[Array], axis: int) -> Array:
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=axis)
-
-
 def _arrays(tree: PyTree) -> list[ArrayLike]:
     return jax.tree.leaves(tree)
 
 
-def _known(value: ArrayLike) -> np.ndarray[Any, Any] | None:
+def _known(value: ArrayLike) -> np.ndarray | None:
     """The value, unless it is a tracer's."""
     return None if isinstance(value, jax.core.Tracer) else np.asarray(value)
 
 
 def _pairs(
     lower: PyTree, upper: PyTree
-) -> list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """The known bounds that meet at the same coordinates."""
     lower, upper = spread(lower, upper), spread(upper, lower)
     if jax.tree.structure(lower) != jax.tree.structure(upper):

@@ -82,6 +82,11 @@ class SingleLoop(AbstractSolver):
     def __check_init__(self) -> None:
         schedules.check_pair("step_size", self.step_size)
         schedules.check_number("mixing", self.mixing)
+        errors.part("hypergradient", self.hypergradient, AbstractHypergradient, "hypergradients")
+        errors.part("estimator", self.estimator, AbstractEstimator, "estimators")
+        errors.part("outer_metric", self.outer_metric, AbstractMetric, "metrics")
+        errors.part("inner_metric", self.inner_metric, AbstractMetric, "metrics")
+        errors.part("rates", self.rates, AbstractRates, "schedules")
 
     @property
     def batches(self) -> int:

@@ -1,5 +1,9 @@
 """The methods, a paper per file: each a docstring with its equations and filled slots."""
 
+from .about import METHODS as METHODS
+from .about import About as About
+from .about import method as method
+from .about import table as table
 from .biadam import biadam as biadam
 from .biadam import biadam_authors as biadam_authors
 from .biadam import biadam_tracked as biadam_tracked

@@ -20,7 +20,7 @@ from jaxtyping import Array, Key, PyTree
 from . import errors, tree
 from .data import AbstractSource
 from .outputs import AbstractOutput, Last
-from .problem import Calls, Problem, Sample
+from .problem import Calls, Levels, Problem, Sample
 from .progress import Progress
 from .solver import AbstractSolver, Info
 
@@ -116,6 +116,8 @@ def run(
     pace = _Pace(steps, seconds, every)
     log = _Log(wanted)
     clock, done, outcome, totals, best = 0.0, 0, Outcome.OK, Calls(), None
+    message = "all that was asked for was done."
+    first = machine.losses(at)
     watched = progress if progress is not None else sys.stderr.isatty()
     with Progress(watched, steps, seconds) as bar:
         while True:
@@ -125,6 +127,10 @@ def run(
                 best = output.judge(best, at.state.point, values)
                 bar.tell(values)
                 pace.evaluated(done, clock)
+                blown = _blown_up(first, machine.losses(at))
+                if blown:
+                    outcome, message = Outcome.DIVERGED, f"by step {done} {blown}; {ADVICE}"
+                    break
             if pace.over(done, clock):
                 break
             count = pace.chunk(done, clock, watched)
@@ -134,13 +140,16 @@ def run(
             taken = int(new.step) - int(at.step)
             if not bool(new.finite):
                 outcome = Outcome.DIVERGED
+                message = (
+                    f"the point stopped being finite at step {done + taken}, and the result is "
+                    f"the last finite one; {ADVICE}"
+                )
                 at = machine.advance(at, taken - 1)
                 done += taken - 1
                 totals = totals.plus(Calls(*map(int, at.calls)))
                 break
             at, done = new, done + taken
             bar.move(done, clock)
-    message = "all steps were taken." if outcome is Outcome.OK else _advice(done + 1)
     if outcome is Outcome.DIVERGED:
         warnings.warn(message, DivergedWarning, stacklevel=2)
     for remark in solver.remarks(problem, at.state) if done else []:
@@ -201,6 +210,10 @@ class _Machine:
     def start(self, x: PyTree, y: PyTree) -> _At:
         return _start(self.parts, x, y)
 
+    def losses(self, at: _At) -> dict[str, float]:
+        """Both losses on the minibatches of the start: normalised steps can blow up finitely."""
+        return {name: float(loss) for name, loss in _losses(self.parts, at.state.point).items()}
+
     def warm(self, at: _At) -> _At:
         """Compile what `advance` calls, and throw away what it returns."""
         return self.advance(at, 0) if self.compiled_loop else _step(self.parts, at)
@@ -221,6 +234,15 @@ def _start(parts: _Parts, x: PyTree, y: PyTree) -> _At:
     state, info = parts.solver.init(parts.problem, x, y, parts.sample(0))
     kept, zero = parts.output.init(state.point), jnp.zeros((), jnp.int32)
     return _At(state, kept, info, info.calls, zero, jnp.array(True))
+
+
+@eqx.filter_jit
+def _losses(parts: _Parts, point: Levels) -> dict[str, Array]:
+    sample, problem = parts.sample(0), parts.problem
+    return {
+        "outer": problem.outer(point.x, point.y, sample.outer),
+        "inner": problem.inner(point.x, point.y, sample.batch(0)),
+    }
 
 
 def _next(parts: _Parts, at: _At) -> _At:
@@ -348,9 +370,16 @@ def _check(
     output.check(metrics)
 
 
-def _advice(step: int) -> str:
-    return (
-        f"the point stopped being finite at step {step}; the result is the last finite one. Try "
-        f"smaller step sizes (a tenth of these), a larger floor of the metrics, or a shorter step "
-        f"of the hypergradient's series or system."
-    )
+def _blown_up(first: dict[str, float], now: dict[str, float]) -> str:
+    """Say which loss has grown out of all proportion, if one has."""
+    for name, loss in now.items():
+        if not loss <= BLOW_UP * (1 + abs(first[name])):
+            return f"the {name} loss of a minibatch has grown from {first[name]:.3g} to {loss:.3g}"
+    return ""
+
+
+BLOW_UP = 1e3
+ADVICE = (
+    "try smaller step sizes (a tenth of these), a larger floor of the metrics, or a shorter step "
+    "of the hypergradient's series or system."
+)

@@ -1,0 +1,189 @@
+"""The command line. Everything slow is imported by the command that needs it."""
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .errors import Mistake, unknown
+
+if TYPE_CHECKING:
+    from .record import Record
+    from .tasks import Task
+
+app = typer.Typer(
+    help="Stochastic bilevel optimisation.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+run_app = typer.Typer(
+    help="Run a method on a task, save what came out, and draw it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(run_app, name="run")
+
+MISTAKE, DIVERGED = 2, 3
+
+Solver = Annotated[str | None, typer.Option(help="Method; `biadam solvers` lists them.")]
+Steps = Annotated[int | None, typer.Option(help="How many steps.")]
+Seconds = Annotated[float | None, typer.Option(help="How long to step.")]
+Seed = Annotated[int, typer.Option(help="Names the split, the corruption and the draws.")]
+Out = Annotated[Path | None, typer.Option(help="Folder to write to.", file_okay=False)]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting of the method, such as step_size=0.1,0.01 or "
+        "'hypergradient=NeumannSum(terms=10)'; may be repeated.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")]
+
+
+@run_app.command("hyper-cleaning")
+def hyper_cleaning(
+    solver: Solver = None,
+    data: Annotated[str, typer.Option(help="digits (embedded) or mnist.")] = "digits",
+    noise: Annotated[float, typer.Option(help="Share of wrong training labels.")] = 0.6,
+    train: Annotated[int | None, typer.Option(help="Training examples.")] = None,
+    validation: Annotated[int | None, typer.Option(help="Clean examples.")] = None,
+    batch: Annotated[int, typer.Option(help="Size of a minibatch.")] = 128,
+    steps: Steps = None,
+    seconds: Seconds = None,
+    seed: Seed = 0,
+    out: Out = None,
+    settings: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Learn which training labels are wrong, from a few clean examples."""
+    from . import tasks
+
+    task = tasks.hyper_cleaning(
+        data, noise=noise, train=train, validation=validation, batch=batch, seed=seed
+    )
+    _run(task, solver, settings or [], steps, seconds, seed, out, as_json)
+
+
+@app.command()
+def solvers(as_json: Json = False) -> None:
+    """The table of methods."""
+    from .solvers import table
+
+    rows = table()
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    drawn = Table(box=None, pad_edge=False, caption=CAPTION, caption_justify="left")
+    for heading in ("name", "year", "loop", "needs", "samples"):
+        drawn.add_column(heading, no_wrap=True)
+    for heading in ("f'", "g'", "HVP", "JVP"):
+        drawn.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("sets", "paper"):
+        drawn.add_column(heading, no_wrap=True)
+    for row in rows:
+        words = (str(row[key]) for key in ("name", "year", "loop", "needs", "complexity"))
+        calls = (f"{n:.3g}" for n in row["oracle_calls"].values())
+        sets = " ".join(level for level in ("x", "y") if row["sets"][level])
+        drawn.add_row(*words, *calls, sets or "-", row["paper"])
+    console = Console()
+    console.width = max(console.width, 120)
+    console.print(drawn)
+
+
+CAPTION = (
+    "samples: those the theory needs for a gradient of norm eps; f', g', HVP, JVP: gradients and "
+    "products of one step, counted with the defaults; sets: the variables it constrains"
+)
+
+
+def _run(
+    task: "Task",
+    name: str | None,
+    pairs: list[str],
+    steps: int | None,
+    seconds: float | None,
+    seed: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    import jax
+
+    from . import record, report, solvers
+    from .driver import Outcome, run
+    from .settings import parse
+
+    name = task.solver if name is None else name
+    if name not in solvers.__all__:
+        raise unknown("solver", name, solvers.__all__)
+    factory = getattr(solvers, name)
+    method = task.build(name, factory, **parse(pairs, factory))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = run(
+            task.problem,
+            method,
+            task.source,
+            task.x0,
+            task.y0,
+            steps=task.steps if steps is None and seconds is None else steps,
+            seconds=seconds,
+            key=jax.random.key(seed),
+            metrics=task.curves,
+        )
+    for remark in dict.fromkeys(str(w.message) for w in caught):
+        print(f"biadam: {remark}", file=sys.stderr)
+    folder = out or Path("biadam-runs") / f"{task.name}-{task.data}-{name}-seed{seed}"
+    written = record.save(folder, task, name, dict(p.split("=", 1) for p in pairs), seed, result)
+    picture = report.figure(written)
+    if as_json:
+        print(json.dumps(written.summary))
+    else:
+        _show(written, picture)
+    if result.outcome is Outcome.DIVERGED:
+        raise typer.Exit(DIVERGED)
+
+
+def _show(written: "Record", picture: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    summary = written.summary
+    drawn = Table(box=None, show_header=False, pad_edge=False)
+    title = f"{summary['task']} on {summary['data']} by {summary['solver']}, seed {summary['seed']}"
+    for name, value in summary["metrics"].items():
+        drawn.add_row(name.replace("_", " "), "not defined" if value is None else f"{value:.4f}")
+    pace = summary["steps_per_second"]
+    drawn.add_row("steps", f"{summary['steps']:,}" + (f"  ({pace:,.0f} a second)" if pace else ""))
+    drawn.add_row("seconds", f"{summary['seconds']:.1f}")
+    drawn.add_row("compile seconds", f"{summary['compile_seconds']:.1f}")
+    calls = summary["oracle_calls"]
+    drawn.add_row(
+        "oracle calls", ", ".join(f"{name.replace('_', ' ')}s {n:,}" for name, n in calls.items())
+    )
+    drawn.add_row("outcome", summary["outcome"])
+    console = Console()
+    console.print(title, style="bold")
+    console.print(drawn)
+    console.print(f"figure: {picture}", soft_wrap=True)
+
+
+def main() -> None:
+    """Run the command line: one clear line and status 2 for a mistake of the user's."""
+    try:
+        status = app(standalone_mode=False)
+    except (Mistake, typer.TyperException) as error:
+        message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
+        asked = message.startswith("Usage:")  # a command without its arguments shows its help
+        print(message if asked else f"biadam: {' '.join(message.split())}", file=sys.stderr)
+        status = MISTAKE
+    raise SystemExit(status)

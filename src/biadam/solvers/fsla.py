@@ -1,0 +1,128 @@
+r"""FSLA: inner level, linear system and outer level take a step each, in turn.
+
+.. math::
+    y_{k+1} &= y_k - \beta g_y(x_k, y_k; \zeta_1), \\
+    s_{k+1} &= s_k - \rho (H(x_k, y_{k+1}; \zeta_2) s_k - f_y(x_k, y_{k+1}; \xi)), \\
+    h(x, y, s) &= f_x(x, y; \xi) - J(x, y; \zeta_3) s, \\
+    w_{k+1} &= h(x_k, y_{k+1}, s_{k+1}) + (1 - \eta_k) (w_k - h(x_{k-1}, y_k, s_k)), \\
+    x_{k+1} &= x_k - \alpha w_{k+1}.
+
+With all steps and eta of the order :math:`k^{-1/2}` it needs :math:`O(\epsilon^{-4})` samples. The
+form without outer momentum, :math:`w = h`, is what the authors' experiments run.
+
+Reference: J. Li, B. Gu, H. Huang, A Fully Single Loop Algorithm for Bilevel Optimization without
+Hessian Inverse, 2021, arXiv:2112.04660.
+
+Departures:
+    * One outer minibatch xi serves f_y and f_x, which are then evaluated together. It biases
+      nothing: s enters h only by J, on a minibatch of its own, and f_x does not see s.
+    * w starts with the fresh hypergradient at the start, and s with zero.
+"""
+
+import jax
+import jax.numpy as jnp
+import optax.tree
+from jaxtyping import Array, PyTree
+
+from .. import schedules, tree
+from ..alternating import AbstractAlternating, Inner
+from ..estimators import AbstractEstimator, MovingAverage, Storm
+from ..hypergradients import Field
+from ..metrics import AbstractMetric, Identity
+from ..problem import Calls, Levels, Problem, Sample
+from ..schedules import Number, PowerDecay
+from .about import About, method
+
+ABOUT = About("Li, Gu, Huang, FSLA", 2021, "2112.04660", "single", "O(eps^-4)", (False, False))
+
+
+class Fsla(AbstractAlternating):
+    """The alternating method on a tracked linear system; minibatches zeta_1, zeta_2, zeta_3."""
+
+    step_size: tuple[Number, Number]
+    system_step: Number
+    rate: Number
+    estimator: AbstractEstimator
+    outer_metric: AbstractMetric
+    batches = 3
+
+    def __check_init__(self) -> None:
+        schedules.check_number("system_step", self.system_step)
+
+    def lift(self, x: PyTree, y: PyTree) -> Levels:
+        """``(x, y, 0)``."""
+        return Levels(x, y, jax.tree.map(jnp.zeros_like, y))
+
+    def move(
+        self, problem: Problem, point: Levels, sample: Sample, step: Array, step_size: Array
+    ) -> Inner:
+        """One step of y, then one of s."""
+        x, y, s = point
+        q = problem.inner_gradient(x, y, sample.batch(0))
+        y = tree.add_scale(y, -step_size, q)
+        f_x, f_y = problem.outer_gradients(x, y, sample.outer)
+        product = problem.hessian_product(x, y, sample.batch(1), s)
+        gap = tree.add_scale(product, -1.0, f_y)
+        here = Levels(x, y, tree.add_scale(s, -schedules.at(self.system_step, step), gap))
+        size = optax.tree.norm(f_y)
+        residual = jnp.where(size > 0, optax.tree.norm(gap) / jnp.where(size > 0, size, 1), 0)
+
+        def field(z: Levels) -> Field:
+            # The estimator's new point is `here` itself, where f_x came along with f_y.
+            known = z is here
+            partial = f_x if known else problem.outer_gradients(z.x, z.y, sample.outer)[0]
+            cross = problem.cross_product(z.x, z.y, sample.batch(2), z.s)
+            w = tree.add_scale(partial, -1.0, cross)
+            return Field(Levels(w, None), partial, residual, Calls(0 if known else 1, 0, 0, 1))
+
+        return Inner(here, field, q, Calls(1, 1, 1, 0), residual)
+
+
+@method(ABOUT)
+def fsla(
+    step_size: tuple[Number, Number] = (
+        PowerDecay(scale=0.2, offset=100.0, power=1 / 2),
+        PowerDecay(scale=5.0, offset=100.0, power=1 / 2),
+    ),
+    *,
+    system_step: Number = PowerDecay(scale=5.0, offset=100.0, power=1 / 2),
+    rate: Number = PowerDecay(scale=5.0, offset=100.0, power=1 / 2),
+    estimator: AbstractEstimator = Storm(),
+    outer_metric: AbstractMetric = Identity(),
+) -> Fsla:
+    r"""Build FSLA.
+
+    Args:
+        step_size: :math:`(\alpha, \beta)`, numbers or schedules.
+        system_step: :math:`\rho`, of the linear system.
+        rate: :math:`\eta_k`, the weight of the fresh hypergradient.
+        estimator: how w follows the hypergradient.
+        outer_metric: the geometry of x.
+    """
+    return Fsla(
+        step_size=step_size,
+        system_step=system_step,
+        rate=rate,
+        estimator=estimator,
+        outer_metric=outer_metric,
+    )
+
+
+@method(ABOUT)
+def fsla_plain(
+    step_size: tuple[Number, Number] = (
+        PowerDecay(scale=0.2, offset=100.0, power=1 / 2),
+        PowerDecay(scale=5.0, offset=100.0, power=1 / 2),
+    ),
+    *,
+    system_step: Number = PowerDecay(scale=5.0, offset=100.0, power=1 / 2),
+    outer_metric: AbstractMetric = Identity(),
+) -> Fsla:
+    """FSLA without outer momentum: x follows h itself, and no old point is looked at."""
+    return Fsla(
+        step_size=step_size,
+        system_step=system_step,
+        rate=1.0,
+        estimator=MovingAverage(),
+        outer_metric=outer_metric,
+    )

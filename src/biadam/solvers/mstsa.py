@@ -1,0 +1,97 @@
+r"""MSTSA: plain descent on the inner level, STORM on the outer one, in turn.
+
+.. math::
+    y_{t+1} &= y_t - \beta_t g_y(x_t, y_t; \zeta_t), \\
+    w_t &= h(x_t, y_{t+1}; \bar\xi_t) + (1 - c) (w_{t-1} - h(x_{t-1}, y_t; \bar\xi_t)), \\
+    x_{t+1} &= x_t - \alpha_t w_t,
+
+with h the hypergradient of random length, whose length the two points share, and both steps of the
+order :math:`t^{-1/2}`. The paper states :math:`O(\epsilon^{-2})` iterations for
+:math:`E \|\nabla F\|^2 \le \epsilon`, that is :math:`O(\epsilon^{-4})` samples up to a logarithm.
+
+Reference: P. Khanduri, S. Zeng, M. Hong, H.-T. Wai, Z. Wang, Z. Yang, A Momentum-Assisted
+Single-Timescale Stochastic Approximation Algorithm for Bilevel Optimization, 2021,
+arXiv:2102.07367 (its first version; the later ones are `sustain`, another method).
+
+Departures:
+    * w starts with the fresh hypergradient at the start.
+    * The code of BiAdam's authors looks before the inner step, at the old y; here h is taken at
+      the new one, as in the equations above. g_y is never taken at an old point.
+"""
+
+from jaxtyping import Array, PyTree
+
+from .. import tree
+from ..alternating import AbstractAlternating, Inner
+from ..estimators import AbstractEstimator, Storm
+from ..hypergradients import AbstractImplicit, Field, NeumannRandom
+from ..hypergradients.base import UNKNOWN
+from ..metrics import AbstractMetric, Identity
+from ..problem import Calls, Levels, Problem, Sample
+from ..schedules import Number, PowerDecay
+from .about import About, method
+
+
+class Mstsa(AbstractAlternating):
+    """The alternating method on a Neumann series.
+
+    The sample's inner minibatches are zeta, for the inner step, and those of the hypergradient.
+    """
+
+    step_size: tuple[Number, Number]
+    rate: Number
+    hypergradient: AbstractImplicit
+    estimator: AbstractEstimator
+    outer_metric: AbstractMetric
+
+    @property
+    def batches(self) -> int:
+        """Those of the hypergradient, whose own for g_y is that of the step."""
+        return self.hypergradient.batches
+
+    def lift(self, x: PyTree, y: PyTree) -> Levels:
+        """See `AbstractAlternating`."""
+        return Levels(x, y)
+
+    def move(
+        self, problem: Problem, point: Levels, sample: Sample, step: Array, step_size: Array
+    ) -> Inner:
+        """One step of y."""
+        q = problem.inner_gradient(point.x, point.y, sample.batch(0))
+
+        def field(z: Levels) -> Field:
+            w, partial, residual, calls = self.hypergradient.implicit(problem, z, sample)
+            return Field(Levels(w, None), partial, residual, calls)
+
+        new = point._replace(y=tree.add_scale(point.y, -step_size, q))
+        return Inner(new, field, q, Calls(inner_gradient=1), UNKNOWN)
+
+
+@method(About("Khanduri et al., MSTSA", 2021, "2102.07367", "single", "O~(eps^-4)", (False, False)))
+def mstsa(
+    step_size: tuple[Number, Number] = (
+        PowerDecay(scale=0.3, offset=100.0, power=1 / 2),
+        PowerDecay(scale=5.0, offset=100.0, power=1 / 2),
+    ),
+    *,
+    rate: Number = 0.5,
+    hypergradient: AbstractImplicit = NeumannRandom(),
+    estimator: AbstractEstimator = Storm(),
+    outer_metric: AbstractMetric = Identity(),
+) -> Mstsa:
+    r"""Build MSTSA.
+
+    Args:
+        step_size: :math:`(\alpha_t, \beta_t)`, numbers or schedules.
+        rate: c, the weight of the fresh hypergradient.
+        hypergradient: h; its length and step :math:`1 / L_g` are the estimator's.
+        estimator: how w follows the hypergradient.
+        outer_metric: the geometry of x.
+    """
+    return Mstsa(
+        step_size=step_size,
+        rate=rate,
+        hypergradient=hypergradient,
+        estimator=estimator,
+        outer_metric=outer_metric,
+    )

@@ -1,0 +1,203 @@
+"""What every method owes its users, whatever it computes."""
+
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from counting import Counting
+from matrix import ROWS
+
+import biadam
+from biadam import AbstractSolver, Calls, Info, Problem, solvers
+from biadam.sets import Box, Free
+from biadam.solvers import METHODS
+from biadam.tasks import Quadratic
+
+BED = Quadratic((2, 3), condition=3.0, noise=0.2, examples=8, seed=9)
+DATA = BED.minibatches(2)
+KEY = jax.random.key(11)
+
+
+def source(name):
+    """The data of a row: minibatches, unless the method needs more of its source."""
+    return ROWS[name].data(BED) if ROWS[name].data else DATA
+
+
+def solver_of(name):
+    return ROWS[name].solver(BED)
+
+
+def start(name, solver, problem=BED.problem):
+    return solver.init(problem, BED.x0, BED.y0, source(name)(KEY, 0, solver.batches))
+
+
+def stepping(name, solver, problem=BED.problem):
+    """One compiled step, as a function of the solver too, and a count of its traces."""
+    traces = []
+
+    @eqx.filter_jit
+    def step(solver, state, t):
+        traces.append(t)
+        return solver.step(problem, state, source(name)(KEY, t, solver.batches))
+
+    return (lambda state, t, solver=solver: step(solver, state, jnp.asarray(t))), traces
+
+
+def leaves(tree):
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def flat(state):
+    return np.concatenate([np.ravel(a) for a in jax.tree.leaves(state.point)])
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_types_one_trace_and_restart(name):
+    """The state keeps its types, one trace serves all steps, a saved state goes on bit for bit."""
+    solver = solver_of(name)
+    assert isinstance(solver, AbstractSolver)
+    state, info = start(name, solver)
+    assert isinstance(info, Info)
+    step, traces = stepping(name, solver)
+    kinds = lambda s: [(a.shape, a.dtype) for a in leaves(s)]
+    saved = None
+    for t in range(1, 7):
+        new, info = step(state, t)
+        assert jax.tree.structure(new) == jax.tree.structure(state)
+        assert kinds(new) == kinds(state)
+        assert all(n.dtype == jnp.int32 for n in info.calls)
+        state = new
+        if t == 3:
+            saved = jax.tree.map(np.array, state)
+    assert len(traces) <= 2  # weak types may settle in the first step
+    again = jax.tree.map(jnp.asarray, saved)
+    for t in range(4, 7):
+        again, _ = step(again, t)
+    for one, other in zip(leaves(state), leaves(again), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_batch_of_seeds_equals_a_loop(name):
+    solver = solver_of(name)
+
+    def go(key):
+        data = source(name)
+        state, _ = solver.init(BED.problem, BED.x0, BED.y0, data(key, 0, solver.batches))
+        body = lambda t, s: solver.step(BED.problem, s, data(key, t, solver.batches))[0]
+        return jax.lax.fori_loop(1, 9, body, state).point
+
+    keys = jax.random.split(KEY, 3)
+    together = jax.jit(jax.vmap(go))(keys)
+    one = jax.jit(go)
+    for i in range(3):
+        for a, b in zip(leaves(together), leaves(one(keys[i])), strict=True):
+            np.testing.assert_allclose(a[i], b, rtol=1e-9, atol=1e-12)
+
+
+def perturbed(solver):
+    """The solver with each of its numbers changed in turn, and then each whole number."""
+    numbers, rest = eqx.partition(solver, lambda leaf: isinstance(leaf, float))
+    values, structure = jax.tree.flatten(numbers)
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(numbers)]
+    for i, path in enumerate(paths):
+        changed = [0.9 * v + 0.013 if j == i else v for j, v in enumerate(values)]
+        yield path, eqx.combine(jax.tree.unflatten(structure, changed), rest)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_number_changes_the_trajectory(name):
+    """No dead knobs: a number that is ignored fails here."""
+    solver = solver_of(name)
+    unused = ROWS[name].inert
+    step, _ = stepping(name, solver)
+
+    def trajectory(of):
+        state, _ = start(name, of)
+        points = []
+        for t in range(1, 8):
+            state, _ = step(state, t, of)
+            points.append(flat(state))
+        return np.array(points)
+
+    base = trajectory(solver)
+    seen = set()
+    for path, changed in perturbed(solver):
+        seen.add(path)
+        moved = not np.array_equal(base, trajectory(changed))
+        assert moved != (path in unused), f"{path} {'moves' if moved else 'changes nothing'}"
+    assert unused <= seen
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_oracle_calls(name):
+    """Counted by the problem itself, told by the method, and those of the table: all three."""
+    row, solver = ROWS[name], solver_of(name)
+    problem = Counting(BED.problem)
+    state, _ = start(name, solver, problem)
+    step, _ = stepping(name, solver, problem)
+    told = Calls(0, 0, 0, 0)
+    problem.log.counts()
+    problem.log.notes.clear()
+    steps = row.period * 2
+    for t in range(1, steps + 1):
+        state, info = step(state, t)
+        told = told.plus(Calls(*(int(n) for n in info.calls)))
+    assert problem.log.counts() == {k: n for k, n in told._asdict().items() if n}
+    assert tuple(n / steps for n in told) == tuple(row.calls)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_iterates_stay_feasible(name):
+    """Where a method takes constraints, no iterate leaves them; where not, it says so."""
+    takes_x, takes_y = METHODS[name].sets
+    solver = solver_of(name)
+    box = Box(-0.05, 0.05)
+    for outer, inner in itertools.product((Free(), box), repeat=2):
+        problem = Problem(BED.outer, BED.inner, outer, inner)
+        if (outer is box and not takes_x) or (inner is box and not takes_y):
+            with pytest.raises(biadam.Mistake, match="takes no"):
+                start(name, solver, problem)
+            continue
+        if outer is inner:
+            continue
+        state, _ = start(name, solver, problem)
+        step, _ = stepping(name, solver, problem)
+        for t in range(1, 25):
+            state, _ = step(state, t)
+            for home, z in ((outer, state.point.x), (inner, state.point.y)):
+                if home is box:
+                    assert np.abs(np.asarray(z)).max() <= 0.05 * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_single_precision_and_pytrees(name):
+    """Variables keep their type and their structure, and nothing is promoted on the way."""
+    solver = solver_of(name)
+    join = lambda tree: jnp.concatenate([tree["a"], tree["b"][0]])
+    cast = lambda data: jax.tree.map(
+        lambda a: a.astype(np.float32) if a.dtype == np.float64 else a, data
+    )
+    problem = Problem(
+        lambda x, y, b: BED.outer(join(x), join(y), b),
+        lambda x, y, b: BED.inner(join(x), join(y), b),
+    )
+    x = {"a": jnp.zeros(1, jnp.float32), "b": (jnp.zeros(1, jnp.float32),)}
+    y = {"a": jnp.zeros(1, jnp.float32), "b": (jnp.zeros(2, jnp.float32),)}
+    sample = source(name)(KEY, 0, solver.batches)
+    sample = sample._replace(
+        outer=cast(sample.outer), inner=cast(sample.inner), whole=cast(sample.whole)
+    )
+    state, _ = eqx.filter_jit(solver.init)(problem, x, y, sample)
+    new, _ = eqx.filter_jit(solver.step)(problem, state, sample)
+    assert jax.tree.structure(new.point.x) == jax.tree.structure(x)
+    assert all(a.dtype == np.float32 for a in leaves(new.point))
+    assert all(np.isfinite(a).all() for a in leaves(new.point))
+
+
+def test_every_method_is_in_the_table():
+    assert sorted(METHODS) == sorted(solvers.__all__)
+    assert sorted(ROWS) == sorted(solvers.__all__)
