@@ -49,6 +49,7 @@ def at(make: Callable[..., AbstractSolver], *numbers: Any, **slots: Any) -> Any:
     return lambda bed: make(*numbers, **slots)
 
 
+NO_SYSTEM = frozenset({".rates.system"})  # where no level s is tracked
 FLOOR = {"outer_metric": metrics.Adam(floor=1.0), "inner_metric": metrics.Norm(floor=1.0)}
 FIXED = {"mixing": 1.0, "rates": schedules.Constant(0.5, 0.5), **FLOOR}
 SUM = {"hypergradient": NeumannSum(terms=7, step_size=0.8)}
@@ -59,33 +60,37 @@ ROWS: dict[str, Row] = {
         4000,
         Calls(1, 1, 7, 1),
         neumann_floor(8, 0.8),
+        inert=NO_SYSTEM,
     ),
     "vr_biadam": Row(
         at(solvers.vr_biadam, (0.02, 0.5), **FIXED, **SUM),
         4000,
         Calls(2, 2, 14, 2),
         neumann_floor(8, 0.8),
+        inert=NO_SYSTEM,
     ),
     "biadam_authors": Row(
         at(solvers.biadam_authors, (0.02, 0.5), **FIXED, **SUM),
         4000,
         Calls(1, 1, 7, 1),
         neumann_floor(8, 0.8),
+        inert=NO_SYSTEM,
     ),
     "vr_biadam_authors": Row(
         at(solvers.vr_biadam_authors, (0.02, 0.5), **FIXED, **SUM),
         4000,
         Calls(2, 2, 14, 2),
         neumann_floor(8, 0.8),
+        inert=NO_SYSTEM,
     ),
     "biadam_tracked": Row(
-        at(solvers.biadam_tracked, (0.002, 0.5), hypergradient=LinearSystem(0.8), **FIXED),
-        60000,
+        at(solvers.biadam_tracked, (0.001, 0.5), hypergradient=LinearSystem(0.8), **FIXED),
+        100000,
         Calls(1, 1, 1, 1),
     ),
     "vr_biadam_tracked": Row(
-        at(solvers.vr_biadam_tracked, (0.002, 0.5), hypergradient=LinearSystem(0.8), **FIXED),
-        60000,
+        at(solvers.vr_biadam_tracked, (0.001, 0.5), hypergradient=LinearSystem(0.8), **FIXED),
+        100000,
         Calls(2, 2, 2, 2),
     ),
 }

@@ -210,7 +210,9 @@ FAMILIES = {
         bounded=False,
     ),
     "affine": Family(
-        lambda size: Affine(jnp.asarray(ROWS), jnp.stack([jnp.asarray(size), 2 * jnp.asarray(size)])),
+        lambda size: Affine(
+            jnp.asarray(ROWS), jnp.stack([jnp.asarray(size), 2 * jnp.asarray(size)])
+        ),
         exact_affine,
         lambda size: (ROWS, [size, 2 * size], [clarabel.ZeroConeT(2)]),
         lambda size, u: (
@@ -241,18 +243,16 @@ size = st.sampled_from([0.01, 0.5, 1.0, 2.0, 30.0])
 
 @st.composite
 def instances(draw: st.DrawFn) -> tuple[Any, Any, Any]:
-    array = lambda shape, of: draw(
-        hnp.arrays(np.float64, shape, elements=of, fill=st.nothing())
-    )
+    array = lambda shape, of: draw(hnp.arrays(np.float64, shape, elements=of, fill=st.nothing()))
     shape = (BATCH, N)
     return array(BATCH, size), array(shape, coordinate), 10.0 ** array(shape, exponent)
 
 
 def many(examples: int) -> Callable[[Any], Any]:
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
-    return lambda test: settings(
-        max_examples=examples, deadline=None, suppress_health_check=slow
-    )(given(instances())(test))
+    return lambda test: settings(max_examples=examples, deadline=None, suppress_health_check=slow)(
+        given(instances())(test)
+    )
 
 
 def scale_of(name: str, size: Any, p: Any) -> Any:
@@ -320,9 +320,7 @@ def test_a_general_convex_solver_agrees(name: str, instance: Any) -> None:
     size, p, m = instance
     p, m, size = np.where(abs(p) > 3, p / 1e6, p), m**0.125, np.maximum(size, 0.5)
     u = project(name, size, p, m)
-    wanted = [
-        solve(FAMILIES[name].cone(s), p_, m_) for s, p_, m_ in zip(size, p, m, strict=True)
-    ]
+    wanted = [solve(FAMILIES[name].cone(s), p_, m_) for s, p_, m_ in zip(size, p, m, strict=True)]
     np.testing.assert_allclose(u, wanted, rtol=0, atol=1e-7 * max(1, size.max()))
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
@@ -25,7 +26,11 @@ class Matrices(NamedTuple):
 
 
 def matrices(problem: Problem, point: Levels, batch: PyTree) -> tuple[Matrices, Calls]:
-    """H and J on one minibatch, a column of both from each backward pass."""
+    """H and J on one minibatch, a column of both from each backward pass.
+
+    One pass after the other: what follows takes longer, and p passes at once need p times the
+    memory of one.
+    """
     x, y, _ = point
     flat, unravel = ravel_pytree(y)
 
@@ -33,7 +38,7 @@ def matrices(problem: Problem, point: Levels, batch: PyTree) -> tuple[Matrices, 
         hessian, cross = problem.products(x, y, batch, unravel(u))
         return ravel_pytree(hessian)[0], ravel_pytree(cross)[0].astype(flat.dtype)
 
-    hessian, cross = jax.vmap(column)(jnp.eye(flat.size, dtype=flat.dtype))
+    hessian, cross = lax.map(column, jnp.eye(flat.size, dtype=flat.dtype))
     return Matrices(hessian, cross.T), Calls(0, 0, flat.size, flat.size)
 
 

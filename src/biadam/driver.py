@@ -202,9 +202,7 @@ class _Machine:
     """The compiled parts of one run."""
 
     def __init__(self, parts: _Parts, compiled_loop: bool):
-        # Numbers become arrays, so that the compiler sees their types and not their values.
-        number = lambda leaf: jnp.asarray(leaf) if isinstance(leaf, float) else leaf
-        self.parts: _Parts = jax.tree.map(number, parts)
+        self.parts: _Parts = tree.with_arrays(parts)  # changing a number must not recompile
         self.compiled_loop = compiled_loop
 
     def start(self, x: PyTree, y: PyTree) -> _At:

@@ -383,8 +383,8 @@ def root(
     one side only and a step does not halve the value, the steps double in length; with both sides
     known such a step is followed by one to the geometric middle. Where the secant leaves the
     bracket the search goes to 8 times or an eighth of what it knows, so that a root of any
-    magnitude costs about as many passes. It ends where the value or the step is round-off, or after
-    `PASSES` evaluations.
+    magnitude costs about as many passes. It ends where the value or the bracket is round-off, or
+    after `PASSES` evaluations.
 
     ``positive`` says that h(0) < 0 without a look. ``smooth`` ends the search, after one more step,
     where that step's error is sure to be round-off. The caller vouches for :math:`|h''| \le 3 h' /
@@ -414,8 +414,8 @@ def root(
         away = jnp.where(below < 0, 0, away)
         away = jnp.where(jnp.isinf(above), 8 * t + scale, away)
         new = jnp.where(good, secant, away)
-        settled = ~(jnp.abs(v) > 4 * tiny) | ((t == 0) & (v >= 0))
-        settled |= jnp.minimum(jnp.abs(secant - t), jnp.abs(new - t)) <= 2 * tiny * t
+        settled = ~(jnp.abs(v) > 8 * tiny) | ((t == 0) & (v >= 0))
+        settled |= jnp.isfinite(above) & (above - below <= 4 * tiny * above)
         if smooth:
             near = jnp.abs((new - t) * (t - now.last_t)) <= 4 * tiny * new * new
             near &= good & ~first & (stretch == 1) & ~settled

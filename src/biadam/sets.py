@@ -26,7 +26,7 @@ import numpy as np
 import optax.projections
 import optax.tree
 from jax.lax import stop_gradient
-from jax.scipy.linalg import solve_triangular
+from jax.scipy.linalg import cho_solve
 from jax.scipy.sparse.linalg import bicgstab
 from jax.typing import ArrayLike
 from jaxtyping import Array, PyTree
@@ -310,13 +310,16 @@ class HalfSpace(AbstractSet):
             jnp.broadcast_to(c, p.shape)
             for c, p in zip(space.like(self.normal), space.points, strict=True)
         ]
-        ways = [c / m for c, m in zip(normals, space.matrices, strict=True)]
-        width = total([c * way for c, way in zip(normals, ways, strict=True)])
-        us = space.points
-        for _ in range(2):
+        width = total([c * (c / m) for c, m in zip(normals, space.matrices, strict=True)])
+
+        def go(_: int, us: list[Array]) -> list[Array]:
             over = total([c * u for c, u in zip(normals, us, strict=True)]) - offset
             far = jnp.maximum(over, 0) / width
-            us = [u - far * way for u, way in zip(us, ways, strict=True)]
+            return [u - far * (c / m) for u, c, m in zip(us, normals, space.matrices, strict=True)]
+
+        # A loop in the program, not in Python: fused with both of its uses, the first result would
+        # be rounded differently in each, and the second round correct another number.
+        us = jax.lax.fori_loop(0, 2, go, space.points)
         return space.tree(us)
 
     def check(self, name: str, point: PyTree) -> None:
@@ -330,10 +333,13 @@ class Affine(AbstractSet):
     r""":math:`C u = b`, a few equations over all leaves together.
 
     C is ``matrix``: a pytree like the variable, whose leaves have one more axis in front that counts
-    the equations. b is ``offset``, one number per equation. With the factors
-    :math:`M^{-1/2} C' = Q R`, :math:`u = p - M^{-1/2} Q R^{-T} (C p - b)`, done three times, since
-    the first leaves the round-off of the factors. It costs the factors of a matrix of the size of
-    C, and its memory.
+    the equations. b is ``offset``, one number per equation.
+    :math:`u = p - M^{-1} C' (C M^{-1} C')^{-1} (C p - b)`, done three times, since the first time
+    leaves the round-off of a point far away.
+
+    For the sake of matrices of many orders of magnitude the equations are first combined so that
+    each has a coordinate of its own, the one whose entry in :math:`C M^{-1/2}` is largest. This
+    takes as many passes over C as there are equations, and memory for two copies of C.
     """
 
     matrix: PyTree
@@ -372,20 +378,22 @@ class Affine(AbstractSet):
         space = Space.of(point, matrix)
         offset = space.number(self.offset)
         lines = [c.reshape(offset.size, -1) for c in space.like(self.matrix)]
-        roots = [
-            jnp.broadcast_to(jnp.sqrt(m), p.shape).reshape(-1)
-            for p, m in zip(space.points, space.matrices, strict=True)
-        ]
-        scaled = [c / r[None, :] for c, r in zip(lines, roots, strict=True)]
-        basis, triangle = jnp.linalg.qr(scaled[0].T if len(scaled) == 1 else jnp.concatenate(scaled, axis=1).T)
-        ends = np.cumsum([r.size for r in roots])[:-1]
-        us = [p.reshape(-1) for p in space.points]
-        for _ in range(3):
-            gaps = [c @ u for c, u in zip(lines, us, strict=True)]
-            gap = sum(gaps[1:], gaps[0]) - offset
-            moves = jnp.split(basis @ solve_triangular(triangle, gap, trans=1), ends)
-            us = [u - move / r for u, move, r in zip(us, moves, roots, strict=True)]
-        return space.tree([u.reshape(p.shape) for u, p in zip(us, space.points, strict=True)])
+        roots = _line([jnp.sqrt(m) for m in space.matrices], space.points)
+        rows, ends = _own(
+            lines[0] if len(lines) == 1 else jnp.concatenate(lines, axis=1), offset, roots
+        )
+        scaled = rows / roots[None, :]
+        heights = jnp.max(jnp.abs(scaled), axis=1)
+        scaled = scaled / heights[:, None]
+        factor = jnp.linalg.cholesky(scaled @ scaled.T)
+
+        def go(_: int, u: Array) -> Array:
+            gap = (rows @ u - ends) / heights
+            return u - (scaled.T @ cho_solve((factor, True), gap)) / roots
+
+        u = jax.lax.fori_loop(0, 3, go, _line(space.points, space.points))
+        parts = jnp.split(u, np.cumsum([p.size for p in space.points])[:-1])
+        return space.tree([u.reshape(p.shape) for u, p in zip(parts, space.points, strict=True)])
 
     def check(self, name: str, point: PyTree) -> None:
         """Refuse equations for a variable of another structure or shape."""
@@ -554,6 +562,17 @@ class Product(AbstractSet):
         check_parts("Product.sets", self.sets, name, point)
 
 
+def _own(rows: Array, ends: Array, roots: Array) -> tuple[Array, Array]:
+    """Equivalent equations, each with a coordinate that no other has, large over ``roots``."""
+    for i in range(ends.size):
+        pick = jnp.argmax(jnp.abs(rows[i]) / roots)
+        row, end = rows[i] / rows[i, pick], ends[i] / rows[i, pick]
+        column = rows[:, pick].at[i].set(0)
+        rows = (rows - column[:, None] * row[None, :]).at[:, pick].set(0).at[i].set(row)
+        ends = (ends - column * end).at[i].set(end)
+    return rows, ends
+
+
 def _fill(
     points: Sequence[Array],
     matrices: Sequence[Array],
@@ -580,9 +599,13 @@ def _fill(
         _line([jnp.asarray(share, aim.dtype) for share in shares], some),
         aim,
     )
-    rest = _rest(_moved(ps, ms, shift), ms, ends, aim)
-
-    first = _cut(_moved(_moved(points, matrices, shift), matrices, rest), bounds)
+    # The loop ends after its first round. It is there because a difference fused into each of its
+    # uses may be rounded differently in each, by as much as the point is far outside.
+    centered = jax.lax.fori_loop(
+        0, 2, lambda i, ps: _moved(ps, matrices, jnp.where(i == 0, shift, 0)), list(points)
+    )
+    rest = _rest(stop_gradient(centered), ms, ends, aim)
+    first = _cut(_moved(centered, matrices, rest), bounds)
     free = [
         (u > 0) if cap is None else (u > 0) & (u < cap)
         for u, cap in zip(first, bounds, strict=True)
@@ -665,8 +688,19 @@ def _rest(
     fall = total([jnp.where(f, 1 / m, 0) for f, m in zip(free, matrices, strict=True)]) / amount
     ahead = over(jnp.zeros_like(amount))
     sign = jnp.where(ahead < 0, -1, 1).astype(amount.dtype)
+
+    def next_mark() -> Array:
+        """The end of the first slope ahead, where round-off has left none here."""
+        ends = []
+        for p, m, cap in zip(points, matrices, caps, strict=True):
+            full = amount if cap is None else jnp.minimum(cap, amount)
+            reach = jnp.where(sign > 0, p, full - p)
+            ends.append(jnp.min(jnp.where(reach > 0, reach * m, jnp.inf)))
+        end = jnp.stack(ends).min()
+        return jnp.where(jnp.isfinite(end), end, 0)
+
+    start = jax.lax.cond(fall > 0, lambda: jnp.abs(ahead) / fall, next_mark)
     scale = amount * sum(jnp.mean(m) for m in matrices) / len(matrices)
-    start = jnp.where(fall > 0, jnp.abs(ahead) / fall, scale)
     return sign * root(
         lambda t: -sign * over(sign * t), start, fall, scale, positive=True, smooth=False
     )

@@ -34,6 +34,11 @@ def mix(rate: Any, new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(one, new, old)
 
 
+def with_arrays(tree: PyTree) -> PyTree:
+    """The same with arrays for Python's floats, so that a compiler sees types and not values."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, float) else leaf, tree)
+
+
 def all_finite(tree: PyTree) -> Bool[Array, ""]:
     """Whether no leaf holds an infinity or a NaN."""
     leaves = [jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(tree)]

@@ -13,9 +13,10 @@ At step k, with z the end of T steps :math:`z \leftarrow z - \theta g_y(x_k, z; 
 The direction is the one nearest to the gradient of f along which the gap falls at the rate
 :math:`\eta \|q\|^2`. The theory is deterministic.
 
-What it converges to: as the gap closes, the multiplier grows until :math:`\lambda \beta L_g`
-is about 1/2 and stays there, so a constant step leaves an error of the order of that step. With
-steps that vanish, two errors are left, exact on a quadratic:
+What it converges to: as the gap closes, the multiplier grows until descent on the gap is about to
+become unstable, :math:`\lambda \beta L_g` between 0.5 and 2 on the test bed, and stays there; so a
+constant step leaves an error of the order of that step. With steps that vanish, two errors are
+left, exact on a quadratic:
 
 * that of the T inner steps: q_x is :math:`J H_T^{-1} q_y`, with :math:`H_T^{-1} = \theta
   \sum_{q<T} (I - \theta H)^q` the Neumann series of T terms, whose bias the method keeps;
@@ -30,7 +31,7 @@ Departures:
     * The rate of fall is :math:`\eta \|q\|^2`; the paper's other choice, :math:`\eta` times the gap
       itself, asks for values of g.
     * :math:`\delta` guards the division and is no part of the paper. Its usual value of 1e-8 bounds
-      the multiplier at some hundreds, which is felt once the steps are below 1e-3.
+      the multiplier at some hundreds, which is felt once the steps are below some 1e-3.
     * On minibatches, which the theory does not treat, one :math:`\zeta_T` serves q.
 """
 
