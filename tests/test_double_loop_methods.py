@@ -149,8 +149,8 @@ class Stream:
     def __init__(self, batches: int, seed: int = 0):
         draw = np.random.default_rng(seed)
         basis = np.linalg.qr(draw.normal(size=(P, P)))[0]
-        mean = (basis * np.linspace(0.2, 1.0, P)) @ basis.T
-        wobble = 0.05 * draw.normal(size=(T, batches, P, P))
+        mean = (basis * np.linspace(0.3, 1.0, P)) @ basis.T
+        wobble = 0.02 * draw.normal(size=(T, batches, P, P))
         self.zeta = {
             "H": mean + wobble + np.swapaxes(wobble, 2, 3),
             "B": 0.3 * draw.normal(size=(D, P)) + 0.1 * draw.normal(size=(T, batches, D, P)),
@@ -419,7 +419,6 @@ def test_amortized_tells_the_residual_before_its_last_step():
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: aid_cg(0.1), "`step_size` must be a pair"),
         (lambda: bsa(inner_steps=0), "`inner_steps` must be a whole number of at least 1"),
         (lambda: reverse(inner_steps=3, truncation=4), "`Unrolled.truncation` must be at most"),
         (lambda: bo_rep(period=0), "`period` must be a whole number"),
@@ -427,8 +426,6 @@ def test_amortized_tells_the_residual_before_its_last_step():
         (lambda: adambo(decay=-0.1), "`decay` must be at least 0"),
         (lambda: adambo(rate=Unbiased(1.0)), "`Unbiased.decay` must be below 1"),
         (lambda: amigo(hypergradient=Amortized(0)), "`Amortized.steps` must be a whole number"),
-        (lambda: stocbio(hypergradient="cg"), "`hypergradient` must be one of"),
-        (lambda: newton_cg(0.1), "`optimiser` must be one of optax"),
         (lambda: newton_cg(tolerance=0.0), "`tolerance` must be above 0"),
     ],
 )
@@ -524,5 +521,5 @@ def test_newton_cg_follows_a_schedule_of_tolerances_and_keeps_the_optimisers_typ
     result = biadam.run(
         bed.problem, solver, data, single(bed.x0), single(bed.y0), steps=400, key=jr.key(0)
     )
-    np.testing.assert_allclose(result.x, bed.optimum(), rtol=1e-3)
+    np.testing.assert_allclose(result.x, bed.optimum(), atol=2e-4)
     assert result.x.dtype == np.float32

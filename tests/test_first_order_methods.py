@@ -462,14 +462,14 @@ def test_v_pbgd_with_a_constraint_on_x():
     """The limit is where a projected step of the penalised F does not move."""
     bed, m = BEDS["small"], 20.0
     free = value_limit(m)(bed)
-    box = Box(-0.5 * float(np.abs(free).max()), 0.5 * float(np.abs(free).max()))
-    problem = biadam.Problem(bed.outer, bed.inner, outer_set=box)
+    edge = 0.5 * float(np.abs(free).max())
+    problem = biadam.Problem(bed.outer, bed.inner, outer_set=Box(-edge, edge))
     x = np.asarray(run(pbgd_value((0.3, 0.3), penalty=m), bed, 20000, problem=problem).x)
     shrink = np.linalg.inv(np.eye(3) + inverse(bed) / m)
     y = shrink @ (bed.solution(x) + inverse(bed) @ bed.target / m)
     w = bed.ridge * (x - bed.centre) - m * bed.coupling @ (y - bed.solution(x))
-    np.testing.assert_allclose(np.clip(x - 0.1 * w, box.low, box.high), x, atol=1e-10)
-    assert np.abs(x).max() == pytest.approx(float(box.high))
+    np.testing.assert_allclose(np.clip(x - 0.1 * w, -edge, edge), x, atol=1e-10)
+    assert np.abs(x).max() == pytest.approx(edge)
 
 
 @pytest.mark.parametrize(
@@ -479,7 +479,7 @@ def test_the_defaults_stand_noise(make):
     """Minibatches of one example in eight: nearer to the optimum than the start, over seeds."""
     bed = Quadratic(noise=0.3)
     for seed in range(2):
-        result = run(make(), bed, 2000, data=bed.minibatches(4), seed=seed)
+        result = run(make(), bed, 1000, data=bed.minibatches(4), seed=seed)
         assert result.outcome is Outcome.OK
         assert close(result.x, bed.optimum()) < 0.95
 
@@ -502,7 +502,6 @@ def test_sharing_minibatches_keeps_the_multiplier_from_amplifying_noise():
         (lambda: f2sa(penalty=0.0), "`penalty` must be above 0"),
         (lambda: f2sa(inner_steps=0), "`inner_steps` must be a whole number"),
         (lambda: f2sa(ratio=-1.0), "`ratio` must be above 0"),
-        (lambda: f2ba(0.1), "must be a pair"),
         (lambda: bome(guard=0.0), "`guard` must be above 0"),
         (lambda: bome(decrease=0.0), "`decrease` must be above 0"),
         (lambda: bome(solution_step=0.0), "`solution_step` must be above 0"),

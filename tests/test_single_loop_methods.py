@@ -123,10 +123,7 @@ ROWS: dict[str, Row] = {
     ),
     "fsla": Row(lambda bed: fsla(tracked(bed), system_step=1.0, rate=0.5), 9000, Calls(2, 1, 1, 2)),
     "fsla_plain": Row(
-        lambda bed: fsla_plain(tracked(bed), system_step=1.0),
-        9000,
-        Calls(1, 1, 1, 1),
-        inert=frozenset({".rate"}),  # 1, and no argument of the factory
+        lambda bed: fsla_plain(tracked(bed), system_step=1.0), 9000, Calls(1, 1, 1, 1)
     ),
     "soba": Row(
         lambda bed: soba(tracked(bed), hypergradient=SYSTEM, mixing=1.0), 9000, Calls(1, 1, 1, 1)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, Key, PRNGKeyArray, PyTree
 
 from . import errors, tree
 from .data import AbstractSource
@@ -73,7 +73,7 @@ def run(
     *,
     steps: int | None = None,
     seconds: float | None = None,
-    key: Key[Array, ""],
+    key: PRNGKeyArray,
     metrics: Mapping[str, Callable[[PyTree, PyTree], Any]] | None = None,
     every: int | None = None,
     output: AbstractOutput = Last(),

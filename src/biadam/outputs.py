@@ -54,7 +54,7 @@ class Average(AbstractOutput):
 
     def update(self, kept: Levels, point: Levels, step: Array, key: Key[Array, ""]) -> Levels:
         """Weigh the new iterate by 1 / t."""
-        return tree.mix(1 / step, point, kept)
+        return tree.mix(1 / step.astype(float), point, kept)
 
     def pick(self, kept: Levels, best: None, point: Levels) -> Levels:
         """The average."""
@@ -73,7 +73,7 @@ class RandomIterate(AbstractOutput):
 
     def update(self, kept: Levels, point: Levels, step: Array, key: Key[Array, ""]) -> Levels:
         """Draw."""
-        taken = jr.uniform(key) * step.astype(jnp.float32) < 1
+        taken = jr.uniform(key, dtype=jnp.float32) * step.astype(jnp.float32) < 1
         return jax.tree.map(lambda new, old: jnp.where(taken, new, old), point, kept)
 
     def pick(self, kept: Levels, best: None, point: Levels) -> Levels:

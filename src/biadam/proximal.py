@@ -414,7 +414,7 @@ def root(
         away = jnp.where(below < 0, 0, away)
         away = jnp.where(jnp.isinf(above), 8 * t + scale, away)
         new = jnp.where(good, secant, away)
-        settled = ~(jnp.abs(v) > 8 * tiny) | ((t == 0) & (v >= 0))
+        settled = ~(jnp.abs(v) > (2 if smooth else 8) * tiny) | ((t == 0) & (v >= 0))
         settled |= jnp.isfinite(above) & (above - below <= 4 * tiny * above)
         if smooth:
             near = jnp.abs((new - t) * (t - now.last_t)) <= 4 * tiny * new * new

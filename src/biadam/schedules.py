@@ -70,7 +70,8 @@ class Coupled(AbstractRates):
 
     def __call__(self, eta: Array) -> Levels:
         """See `AbstractRates`."""
-        rate = lambda c: jnp.minimum(jnp.ones((), eta.dtype), c * eta**self.power)
+        to = lambda number: jnp.asarray(number, eta.dtype)
+        rate = lambda c: jnp.minimum(to(1.0), to(c) * eta ** to(self.power))
         return Levels(rate(self.outer), rate(self.inner), jnp.ones(()))
 
 

@@ -311,15 +311,11 @@ class HalfSpace(AbstractSet):
             for c, p in zip(space.like(self.normal), space.points, strict=True)
         ]
         width = total([c * (c / m) for c, m in zip(normals, space.matrices, strict=True)])
-
-        def go(_: int, us: list[Array]) -> list[Array]:
+        us = space.points
+        for _ in range(2):
             over = total([c * u for c, u in zip(normals, us, strict=True)]) - offset
             far = jnp.maximum(over, 0) / width
-            return [u - far * (c / m) for u, c, m in zip(us, normals, space.matrices, strict=True)]
-
-        # A loop in the program, not in Python: fused with both of its uses, the first result would
-        # be rounded differently in each, and the second round correct another number.
-        us = jax.lax.fori_loop(0, 2, go, space.points)
+            us = [u - far * (c / m) for u, c, m in zip(us, normals, space.matrices, strict=True)]
         return space.tree(us)
 
     def check(self, name: str, point: PyTree) -> None:
@@ -386,12 +382,10 @@ class Affine(AbstractSet):
         heights = jnp.max(jnp.abs(scaled), axis=1)
         scaled = scaled / heights[:, None]
         factor = jnp.linalg.cholesky(scaled @ scaled.T)
-
-        def go(_: int, u: Array) -> Array:
+        u = _line(space.points, space.points)
+        for _ in range(3):
             gap = (rows @ u - ends) / heights
-            return u - (scaled.T @ cho_solve((factor, True), gap)) / roots
-
-        u = jax.lax.fori_loop(0, 3, go, _line(space.points, space.points))
+            u = u - (scaled.T @ cho_solve((factor, True), gap)) / roots
         parts = jnp.split(u, np.cumsum([p.size for p in space.points])[:-1])
         return space.tree([u.reshape(p.shape) for u, p in zip(parts, space.points, strict=True)])
 
@@ -586,35 +580,35 @@ def _fill(
     all of it: a small number, which loses nothing to cancellation where p is far outside.
     """
     bounds: Sequence[Array | None] = [None] * len(points) if caps is None else caps
-    ps, ms, aim = stop_gradient((points, matrices, amount))
+    ms, aim = stop_gradient((matrices, amount))
     ends: Sequence[Array | None] = [None if c is None else stop_gradient(c) for c in bounds]
-    stride = stride_of(ps)
-    some, few = sample(ps, stride), sample(ms, stride)
-    shares = share(ps, stride)
-    most = None if caps is None else _line(sample(stop_gradient(caps), stride), some)
-    shift = _guess(
-        _line(some, some),
-        _line(few, some),
-        most,
-        _line([jnp.asarray(share, aim.dtype) for share in shares], some),
-        aim,
-    )
-    # The loop ends after its first round. It is there because a difference fused into each of its
-    # uses may be rounded differently in each, by as much as the point is far outside.
-    centered = jax.lax.fori_loop(
-        0, 2, lambda i, ps: _moved(ps, matrices, jnp.where(i == 0, shift, 0)), list(points)
-    )
+    stride = stride_of(points)
+    few = sample(ms, stride)
+    most = None if caps is None else sample(stop_gradient(caps), stride)
+    shares = [jnp.asarray(share, aim.dtype) for share in share(points, stride)]
+    centered = list(points)
+    for _ in range(2 if stride == 1 else 1):
+        some = sample(stop_gradient(centered), stride)
+        shift = _guess(
+            _line(some, some),
+            _line(few, some),
+            None if most is None else _line(most, some),
+            _line(shares, some),
+            aim,
+        )
+        centered = _moved(centered, matrices, shift)
     rest = _rest(stop_gradient(centered), ms, ends, aim)
-    first = _cut(_moved(centered, matrices, rest), bounds)
-    free = [
-        (u > 0) if cap is None else (u > 0) & (u < cap)
-        for u, cap in zip(first, bounds, strict=True)
-    ]
-    # One Newton step on the free entries carries the derivatives, and the last digits.
-    slope = total([jnp.where(f, 1 / m, 0) for f, m in zip(free, matrices, strict=True)])
-    rise = (amount - total(first)) / jnp.where(slope > 0, slope, 1)
-    final = _cut([u + rise / m for u, m in zip(first, matrices, strict=True)], bounds)
-    return [jnp.where(f, new, old) for f, new, old in zip(free, final, first, strict=True)]
+    entries = _cut(_moved(centered, matrices, rest), bounds)
+    # Newton steps on the free entries carry the derivatives, and the last digits.
+    for _ in range(2):
+        free = _free(entries, bounds)
+        slope = total([jnp.where(f, 1 / m, 0) for f, m in zip(free, matrices, strict=True)])
+        rise = (amount - total(entries)) / jnp.where(slope > 0, slope, 1)
+        entries = [
+            jnp.where(f, _between(u + rise / m, cap), u)
+            for f, u, m, cap in zip(free, entries, matrices, bounds, strict=True)
+        ]
+    return entries
 
 
 def _guess(p: Array, m: Array, cap: Array | None, share: Array, amount: Array) -> Array:
@@ -681,10 +675,7 @@ def _rest(
     def over(multiplier: Array) -> Array:
         return total(_cut(_moved(points, matrices, multiplier), caps)) / amount - 1
 
-    free = [
-        (p > 0) if cap is None else (p > 0) & (p < cap)
-        for p, cap in zip(points, caps, strict=True)
-    ]
+    free = _free(points, caps)
     fall = total([jnp.where(f, 1 / m, 0) for f, m in zip(free, matrices, strict=True)]) / amount
     ahead = over(jnp.zeros_like(amount))
     sign = jnp.where(ahead < 0, -1, 1).astype(amount.dtype)
@@ -713,6 +704,13 @@ def _line(parts: Sequence[Array], like: Sequence[Array]) -> Array:
         for part, leaf in zip(parts, like, strict=True)
     ]
     return wide[0] if len(wide) == 1 else jnp.concatenate(wide)
+
+
+def _free(points: Sequence[Array], caps: Sequence[Array | None]) -> list[Array]:
+    return [
+        (p > 0) if cap is None else (p > 0) & (p < cap)
+        for p, cap in zip(points, caps, strict=True)
+    ]
 
 
 def _moved(

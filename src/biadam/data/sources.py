@@ -108,7 +108,9 @@ def epoch_indices(key: Key[Array, ""], step: Any, size: int, length: int) -> Int
     epoch, rank = place // np.uint32(length), place % np.uint32(length)
     half = max(1, ((length - 1).bit_length() + 1) // 2)
     mask = np.uint32((1 << half) - 1)
-    keys = jax.vmap(lambda e: jr.bits(jr.fold_in(key, e), (6,), jnp.uint32))(epoch)
+    # A minibatch lies in one epoch or across the border of two.
+    salts = lambda e: jr.bits(jr.fold_in(key, e), (6, 1), jnp.uint32)
+    salt = jnp.where(epoch[None] == epoch[0], salts(epoch[0]), salts(epoch[0] + 1))
 
     def scramble(v: Array, salt: Array) -> Array:
         v = (v ^ salt) * np.uint32(0x85EBCA6B)
@@ -117,8 +119,8 @@ def epoch_indices(key: Key[Array, ""], step: Any, size: int, length: int) -> Int
 
     def permute(v: Array) -> Array:
         left, right = v >> half, v & mask
-        for i in range(keys.shape[1]):
-            left, right = right, left ^ (scramble(right, keys[:, i]) & mask)
+        for row in salt:
+            left, right = right, left ^ (scramble(right, row) & mask)
         return (left << half) | right
 
     outside = lambda v: jnp.any(v >= length)

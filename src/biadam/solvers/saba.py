@@ -27,7 +27,7 @@ Departures:
     * The kept values of H s and J s belong to the s of their time, as in the paper.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -98,12 +98,12 @@ class Saba(AbstractSolver):
         return state, info_of(Calls(1, 1, 1, 1), jnp.ones(()), w, q)
 
 
-def _blocks(state: SabaState, sample: Sample) -> tuple[Any, Any]:
+def _blocks(state: SabaState, sample: Sample) -> tuple[Array, Array]:
     """Which block of the outer and of the inner data the sample is."""
     if sample.block is not None:
         return sample.block[0], sample.block[1][0]
     if examples(state.outer.values) == examples(state.inner.values) == 1:
-        return 0, 0
+        return jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
     raise errors.Mistake(
         "`saba` remembers a value for each block of the data, but the source of its samples does "
         "not tell which block a minibatch is (Sample.block is None); use biadam.data.Blocks."
