@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from counting import Counting
 
 from biadam import Levels, solvers
 from biadam.estimators import MovingAverage, Storm
@@ -14,6 +13,7 @@ from biadam.problem import Calls
 from biadam.schedules import Constant
 from biadam.solver import SingleLoop
 from biadam.tasks import Quadratic
+from counting import Counting
 
 BED = Quadratic((2, 3), condition=3.0, noise=0.3, examples=9, seed=1)
 

@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 import pytest
-from matrix import BEDS, ROWS
 
 import biadam
 from biadam import Outcome, solvers
+from matrix import BEDS, ROWS
 
 
 def test_every_method_has_a_row():

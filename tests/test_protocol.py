@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from counting import Counting
-from matrix import ROWS
 
 import biadam
 from biadam import AbstractSolver, Calls, Info, Problem, solvers, tree
 from biadam.sets import Box, Free
 from biadam.solvers import METHODS
 from biadam.tasks import Quadratic
+from counting import Counting
+from matrix import ROWS
 
 BED = Quadratic((2, 3), condition=3.0, noise=0.2, examples=8, seed=9)
 DATA = BED.minibatches(2)

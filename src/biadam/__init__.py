@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from . import solvers as solvers
     from . import tasks as tasks
     from .double_loop import DoubleLoop as DoubleLoop
+    from .driver import DivergedWarning as DivergedWarning
+    from .driver import IdleWarning as IdleWarning
+    from .driver import Outcome as Outcome
+    from .driver import Result as Result
+    from .driver import run as run
     from .errors import Mistake as Mistake
     from .hypergradients import hypergradient as hypergradient
     from .problem import Calls as Calls
     from .problem import Levels as Levels
     from .problem import Problem as Problem
     from .problem import Sample as Sample
-    from .driver import DivergedWarning as DivergedWarning
-    from .driver import IdleWarning as IdleWarning
-    from .driver import Outcome as Outcome
-    from .driver import Result as Result
-    from .driver import run as run
     from .solver import AbstractSolver as AbstractSolver
     from .solver import Info as Info
     from .solver import SingleLoop as SingleLoop

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from . import __version__
-from .errors import Mistake
 from .driver import Result
+from .errors import Mistake
 from .tasks import Task
 
 

@@ -586,17 +586,15 @@ def _fill(
     few = sample(ms, stride)
     most = None if caps is None else sample(stop_gradient(caps), stride)
     shares = [jnp.asarray(share, aim.dtype) for share in share(points, stride)]
-    centered = list(points)
-    for _ in range(2 if stride == 1 else 1):
-        some = sample(stop_gradient(centered), stride)
-        shift = _guess(
-            _line(some, some),
-            _line(few, some),
-            None if most is None else _line(most, some),
-            _line(shares, some),
-            aim,
-        )
-        centered = _moved(centered, matrices, shift)
+    some = sample(stop_gradient(points), stride)
+    shift = _guess(
+        _line(some, some),
+        _line(few, some),
+        None if most is None else _line(most, some),
+        _line(shares, some),
+        aim,
+    )
+    centered = _moved(points, matrices, shift)
     rest = _rest(stop_gradient(centered), ms, ends, aim)
     entries = _cut(_moved(centered, matrices, rest), bounds)
     # Newton steps on the free entries carry the derivatives, and the last digits.
@@ -612,11 +610,10 @@ def _fill(
 
 
 def _guess(p: Array, m: Array, cap: Array | None, share: Array, amount: Array) -> Array:
-    r"""The multiplier at which vectors have the right sum, each entry counted ``share`` times.
+    r"""The mark next to the multiplier of the right sum, each entry counted ``share`` times.
 
     The sum falls along straight lines between the marks :math:`m_i p_i` and :math:`m_i (p_i -
-    c_i)`. Steps go in turn along the chord of the bracket and to a mark inside it, taken as if at
-    random; where no mark is left inside, the chord is the function.
+    c_i)`. A mark inside the bracket, taken as if at random, halves it on average.
     """
     marks = m * p if cap is None else jnp.concatenate([m * p, m * (p - cap)])
     # All to one entry, or every entry its cap, is not too little.
@@ -628,18 +625,12 @@ def _guess(p: Array, m: Array, cap: Array | None, share: Array, amount: Array) -
     def over(multiplier: Array) -> Array:
         return jnp.sum(share * _between(p - multiplier / m, cap)) / amount - 1
 
-    def chord(now: _Bracket) -> Array:
-        part = now.over / jnp.where(now.over > now.under, now.over - now.under, 1)
-        return now.low + part * (now.high - now.low)
-
     def go(now: _Bracket) -> Array:
         return (now.passes < PASSES) & (now.left > 0)
 
     def body(now: _Bracket) -> _Bracket:
         inside = (marks > now.low) & (marks < now.high)
-        mark = marks[jnp.argmax(jnp.where(inside, order, -1))]
-        new = jnp.where(now.passes % 2 == 0, chord(now), mark)
-        new = jnp.where((new > now.low) & (new < now.high), new, mark)
+        new = marks[jnp.argmax(jnp.where(inside, order, -1))]
         v = over(new)
         up = v >= 0
         low, high = jnp.where(up, new, now.low), jnp.where(up, now.high, new)
@@ -650,7 +641,8 @@ def _guess(p: Array, m: Array, cap: Array | None, share: Array, amount: Array) -
     begin = _Bracket(
         jnp.zeros((), jnp.int32), low, high, over(low), over(high), jnp.count_nonzero(marks < high)
     )
-    return chord(jax.lax.while_loop(go, body, begin))
+    end = jax.lax.while_loop(go, body, begin)
+    return jnp.where(end.over <= -end.under, end.low, end.high)
 
 
 class _Bracket(NamedTuple):
@@ -708,14 +700,11 @@ def _line(parts: Sequence[Array], like: Sequence[Array]) -> Array:
 
 def _free(points: Sequence[Array], caps: Sequence[Array | None]) -> list[Array]:
     return [
-        (p > 0) if cap is None else (p > 0) & (p < cap)
-        for p, cap in zip(points, caps, strict=True)
+        (p > 0) if cap is None else (p > 0) & (p < cap) for p, cap in zip(points, caps, strict=True)
     ]
 
 
-def _moved(
-    points: Sequence[Array], matrices: Sequence[Array], multiplier: Array
-) -> list[Array]:
+def _moved(points: Sequence[Array], matrices: Sequence[Array], multiplier: Array) -> list[Array]:
     return [p - multiplier / m for p, m in zip(points, matrices, strict=True)]
 
 
@@ -749,9 +738,7 @@ def _known(value: ArrayLike) -> np.ndarray | None:
     return None if isinstance(value, jax.core.Tracer) else np.asarray(value)
 
 
-def _pairs(
-    lower: PyTree, upper: PyTree
-) -> list[tuple[np.ndarray, np.ndarray]]:
+def _pairs(lower: PyTree, upper: PyTree) -> list[tuple[np.ndarray, np.ndarray]]:
     """The known bounds that meet at the same coordinates."""
     lower, upper = spread(lower, upper), spread(upper, lower)
     if jax.tree.structure(lower) != jax.tree.structure(upper):

@@ -9,7 +9,7 @@ from jaxtyping import Array, Key, PyTree
 
 from .. import errors
 from ..problem import Sample
-from .sources import AbstractSource, Minibatches
+from .sources import AbstractSource, Minibatches, _length
 
 
 class Blocks(AbstractSource):
@@ -52,10 +52,6 @@ class Blocks(AbstractSource):
 def cut(data: PyTree[Array], size: int) -> PyTree[Array]:
     """The blocks of some data, stacked on a new leading axis."""
     return jax.tree.map(lambda a: a.reshape(-1, size, *a.shape[1:]), data)
-
-
-def _length(data: PyTree) -> int:
-    return int(jax.tree.leaves(data)[0].shape[0])
 
 
 def _check_division(name: str, length: int, size: int) -> None:

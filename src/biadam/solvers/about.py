@@ -42,9 +42,11 @@ def calls_per_step(solver: AbstractSolver, steps: int = 200) -> Calls:
     from ..tasks import Quadratic
 
     bed = Quadratic((2, 3), condition=3.0)
-    go = lambda n: run(
-        bed.problem, solver, bed.full(), bed.x0, bed.y0, steps=n, key=jax.random.key(0)
-    ).oracle_calls
+    go = lambda n: (
+        run(
+            bed.problem, solver, bed.full(), bed.x0, bed.y0, steps=n, key=jax.random.key(0)
+        ).oracle_calls
+    )
     begun, ended = go(0), go(steps)
     return Calls(*((ended[kind] - begun[kind]) / steps for kind in Calls._fields))
 

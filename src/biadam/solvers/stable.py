@@ -55,8 +55,8 @@ class Stable(AbstractSolver):
 
     step_size: tuple[Number, Number]
     rate: Number
-    cross_bound: Number
-    convexity: Number
+    cross_bound: float
+    convexity: float
     most: int = eqx.field(static=True)
     batches = 2
 
@@ -119,8 +119,8 @@ def stable(
     ),
     *,
     rate: Number = 0.5,
-    cross_bound: Number = 10.0,
-    convexity: Number = 1e-2,
+    cross_bound: float = 10.0,
+    convexity: float = 1e-2,
     most: int = dense.MOST,
 ) -> Stable:
     r"""Build STABLE.

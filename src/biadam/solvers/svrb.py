@@ -63,15 +63,16 @@ class Svrb(AbstractSolver):
 
     step_size: tuple[Number, Number]
     rate: Number
-    spectrum: tuple[Number, Number]
+    convexity: float
+    smoothness: float
     most: int = eqx.field(static=True)
     batches = 1
 
     def __check_init__(self) -> None:
         schedules.check_pair("step_size", self.step_size)
         schedules.check_number("rate", self.rate)
-        for name, bound in zip(("least", "largest"), self.spectrum, strict=True):
-            errors.number(f"spectrum ({name})", bound, above=0)
+        errors.number("convexity", self.convexity, above=0)
+        errors.number("smoothness", self.smoothness, above=0)
         errors.count("most", self.most)
 
     def init(
@@ -103,7 +104,7 @@ class Svrb(AbstractSolver):
             field, state.point, state.previous, state.estimates, Levels(rate, rate)
         )
         (u_x, u_y, second), v, _ = estimates
-        hessian = dense.between(second.hessian, *self.spectrum)
+        hessian = dense.between(second.hessian, self.convexity, self.smoothness)
         w = dense.hypergradient(Matrices(hessian, second.cross), u_x, u_y)
         new = Levels(tree.add_scale(x, -outer_step, w), tree.add_scale(y, -inner_step, v))
         return SvrbState(state.step + 1, new, state.point, estimates), info_of(calls, one, w, v)
@@ -117,7 +118,8 @@ def svrb(
     ),
     *,
     rate: Number = PowerDecay(scale=5.0, offset=300.0, power=2 / 3),
-    spectrum: tuple[Number, Number] = (1e-2, 10.0),
+    convexity: float = 1e-2,
+    smoothness: float = 10.0,
     most: int = dense.MOST,
 ) -> Svrb:
     r"""Build SVRB.
@@ -125,7 +127,8 @@ def svrb(
     Args:
         step_size: :math:`(\gamma_t, \lambda_t)`, numbers or schedules.
         rate: :math:`a_t`, the weight of the fresh derivatives.
-        spectrum: :math:`(\mu, L_g)`, the bounds of the eigenvalues of H.
+        convexity: :math:`\mu`, the least eigenvalue of H.
+        smoothness: :math:`L`, the largest.
         most: how many numbers the matrices may hold.
     """
-    return Svrb(step_size, rate, spectrum, most)
+    return Svrb(step_size, rate, convexity, smoothness, most)

@@ -29,13 +29,14 @@ Departures:
     * ``step_size`` multiplies the numerators, of x and of y and s; the method is that of (1, 1).
       A numerator is a length, like any step divided by a norm: S-TFBO is fast where it is of the
       order of the way to go, and slow where it is far below. On the test bed of condition 10, where
-      x travels 9 and s up to 220, 10,000 steps leave a relative error of 0.8 with (1, 1) and of less
-      than 1e-10 with (10, 3).
+      x travels 9 and s up to 220, 10,000 steps leave a relative error of 0.8 with (1, 1) and of
+      less than 1e-10 with (10, 3).
     * D-TFBO's loops end after a number of steps in any case. Each of their steps, and J, has an
       inner minibatch of its own (first those of y, then those of s, then that of J); on minibatches
       too small for the tolerance the loops run to their end.
-    * The authors' code keeps D-TFBO's accumulators from step to step (``restart=False``), begins
-      all at 5, and adds 1e-8 to every denominator, which positive accumulators make needless.
+    * The authors' code runs ten steps of either loop without the tests, keeps D-TFBO's accumulators
+      from step to step (``restart=False, tolerance=0.0``), and adds 1e-8 to the denominators, which
+      positive accumulators make needless.
 """
 
 from collections.abc import Callable

@@ -86,7 +86,7 @@ class Vrbo(AbstractSolver):
         """A look at all the data if it is due, the outer step, the inner loop."""
         outer_step, inner_step = (schedules.at(s, state.step) for s in self.step_size)
         whole, count = everything("vrbo", sample, self.hypergradient.batches)
-        m = self.inner_steps
+        m, size = self.inner_steps, examples(sample.outer)
 
         def refresh() -> tuple[Levels, Calls]:
             look = self.hypergradient(problem, state.point, whole)
@@ -102,7 +102,7 @@ class Vrbo(AbstractSolver):
             previous, y, direction, calls = carry
             t, key, inner = fresh
             here = Levels(x, y)
-            small = Sample(_draw(key, sample), inner, key)
+            small = Sample(_draw(key, whole.outer, size), inner, key)
             field = lambda z: self.hypergradient(problem, z, small)
             direction, _, more = Spider()(field, here, previous, direction, Levels(None, None))
             # The last look is one without a step, so that w and v belong to the y that is left.
@@ -122,10 +122,8 @@ def _whole_numbers(calls: Iterable[Any]) -> Calls:
     return Calls(*(jnp.asarray(n, jnp.int32) for n in calls))
 
 
-def _draw(key: Key[Array, ""], sample: Sample) -> PyTree:
-    """An outer minibatch of the sample's size."""
-    assert sample.whole is not None
-    data, size = sample.whole[0], examples(sample.outer)
+def _draw(key: Key[Array, ""], data: PyTree, size: int) -> PyTree:
+    """A minibatch of so many examples."""
     if size == examples(data):
         return data
     i = jr.randint(key, (size,), 0, examples(data))

@@ -73,7 +73,8 @@ def hyper_cleaning(
         return jnp.mean(jax.nn.sigmoid(x[of.index]) * loss(y, of)) + ridge * jnp.sum(y**2)
 
     validation_loss = jax.jit(lambda x, y: outer(x, y, clean))
-    accuracy = jax.jit(lambda y: jnp.mean(jnp.argmax(test.features @ y, axis=1) == test.label))
+    found = jax.jit(lambda y: jnp.argmax(test.features @ y, axis=1))
+    accuracy = lambda y: np.mean(np.asarray(found(y)) == parts.test.label)
 
     def evaluate(x: Array, y: Array) -> dict[str, float]:
         return {
@@ -106,8 +107,8 @@ def hyper_cleaning(
         evaluate=evaluate,
         solver="biadam_tracked",
         settings={
-            "biadam": {"hypergradient": printed},
-            "vr_biadam": {"hypergradient": printed},
+            "biadam": {"step_size": (2.0, 0.5), "hypergradient": printed},
+            "vr_biadam": {"step_size": (2.0, 0.5), "hypergradient": printed},
             "biadam_tracked": {"step_size": (0.4, 0.1), "mixing": slow},
             "vr_biadam_tracked": {"step_size": (0.4, 0.1), "mixing": slow},
         },

@@ -1,0 +1,222 @@
+"""The table of mistakes: what a user does, and a part of the one sentence that answers."""
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import biadam
+from biadam import Problem, metrics, outputs, schedules, solvers
+from biadam.data import FullBatch, Minibatches
+from biadam.hypergradients import (
+    ConjugateGradient,
+    Exact,
+    FixedPoint,
+    LinearSystem,
+    NeumannRandom,
+    NeumannSum,
+    Unrolled,
+)
+from biadam.sets import Box
+from biadam.tasks import Quadratic, hyper_cleaning
+
+BED = Quadratic((2, 3), examples=4, noise=0.1)
+
+
+def run(
+    problem: Problem = BED.problem,
+    solver: Any = None,
+    data: Any = None,
+    x: Any = BED.x0,
+    y: Any = BED.y0,
+    **given: Any,
+) -> Any:
+    return biadam.run(
+        problem,
+        solvers.biadam() if solver is None else solver,
+        BED.minibatches(2) if data is None else data,
+        x,
+        y,
+        **{"steps": 3, "key": jax.random.key(0), **given},
+    )
+
+
+def rows(x: Any, batch: Any) -> Any:
+    """A loss without its mean."""
+    return jnp.sum((x[None] - batch["centre"]) ** 2, axis=1)
+
+
+class MistakeRow(NamedTuple):
+    act: Callable[[], Any]
+    answer: str  # a regular expression
+
+
+MISTAKES: dict[str, MistakeRow] = {
+    "missing mean": MistakeRow(
+        lambda: run(Problem(lambda x, y, b: rows(x, b), BED.inner)),
+        r"`Problem.outer\(x, y, batch\)` must return a scalar loss, but .* shape \(2,\); take its mean",
+    ),
+    "loss and something more": MistakeRow(
+        lambda: run(Problem(BED.outer, lambda x, y, b: (BED.inner(x, y, b), 1.0))),
+        "`Problem.inner.* returned a tuple; return the loss alone",
+    ),
+    "loss of integers": MistakeRow(
+        lambda: run(Problem(lambda x, y, b: jnp.argmax(x), BED.inner)),
+        "must return a real number, but its type is int",
+    ),
+    "loss that fails on the shapes": MistakeRow(
+        lambda: run(y=jnp.zeros(4)),
+        "`Problem.outer.* can't be evaluated at the given x, y",
+    ),
+    "loss with a misspelt field": MistakeRow(
+        lambda: run(Problem(lambda x, y, b: b["targt"].mean(), BED.inner)),
+        "can't be evaluated .* 'targt'",
+    ),
+    "integer x": MistakeRow(
+        lambda: run(x=jnp.zeros(2, int)),
+        "`x` must be of a floating type, but it has a leaf of type int",
+    ),
+    "empty y": MistakeRow(lambda: run(y=()), "`y` must hold at least one array"),
+    "NaN in the start": MistakeRow(
+        lambda: run(x=jnp.asarray([0.0, jnp.nan])), "`x` must start finite"
+    ),
+    "box of another shape": MistakeRow(
+        lambda: run(Problem(BED.outer, BED.inner, outer_set=Box(jnp.zeros(3), jnp.ones(3)))),
+        r"lower.*\(2,\).*\(3,\)",
+    ),
+    "box of another structure": MistakeRow(
+        lambda: run(Problem(BED.outer, BED.inner, outer_set=Box({"a": 0.0}, {"a": 1.0}))),
+        "lower",
+    ),
+    "empty box": MistakeRow(lambda: Box(1.0, 0.0), "Box"),
+    "data of several lengths": MistakeRow(
+        lambda: Minibatches(outer=(np.ones(3), np.ones(4)), inner=np.ones(3), size=1),
+        r"`outer` must share their leading axis.*\(3,\), \(4,\)",
+    ),
+    "data without an axis": MistakeRow(
+        lambda: Minibatches(outer=np.ones(3), inner=np.float64(1.0), size=1),
+        "`inner` must share their leading axis",
+    ),
+    "empty data": MistakeRow(
+        lambda: Minibatches(outer=np.ones((0, 2)), inner=np.ones(3), size=1),
+        "`outer` must hold at least one example, but it is empty",
+    ),
+    "no data": MistakeRow(
+        lambda: FullBatch({}, np.ones(3)), "`outer` must hold at least one array"
+    ),
+    "batch larger than the data": MistakeRow(
+        lambda: Minibatches(outer=np.ones(9), inner=np.ones(3), size=4, replacement=False),
+        "`size` of 4 is more than the 3 examples of the inner data",
+    ),
+    "batch of none": MistakeRow(
+        lambda: Minibatches(outer=np.ones(9), inner=np.ones(3), size=0),
+        r"`size \(outer\)` must be a whole number of at least 1, but it is 0",
+    ),
+    "NaN in the data": MistakeRow(
+        lambda: Minibatches(outer=np.array([1.0, np.nan, 2.0, np.inf]), inner=np.ones(3), size=1),
+        "`outer` must be finite, but 2 of its 4 examples",
+    ),
+    "negative steps": MistakeRow(
+        lambda: run(steps=-1), "`steps` must be a whole number of at least 0, but it is -1"
+    ),
+    "steps that are no number": MistakeRow(
+        lambda: run(steps="3"), "`steps` must be a whole number"
+    ),
+    "no end": MistakeRow(lambda: run(steps=None), "`steps` or `seconds` must say how long"),
+    "negative seconds": MistakeRow(lambda: run(seconds=-1.0), "`seconds` must be above 0"),
+    "evaluation every 0 steps": MistakeRow(lambda: run(every=0), "`every` must be a whole number"),
+    "metric that is no number": MistakeRow(
+        lambda: run(metrics={"all": lambda x, y: x}), r"the metric 'all' must return one number"
+    ),
+    "best by no metric": MistakeRow(
+        lambda: run(output=outputs.Best("los"), metrics={"loss": lambda x, y: 0.0}),
+        "no metric of this run 'los': did you mean 'loss'",
+    ),
+    "factory in place of a solver": MistakeRow(
+        lambda: run(solver=solvers.biadam), "`solver` must be what a function of biadam.solvers"
+    ),
+    "arrays in place of a source": MistakeRow(
+        lambda: run(data=np.ones(3)), "`data` must be a source such as biadam.data.Minibatches"
+    ),
+    "one step size": MistakeRow(
+        lambda: solvers.biadam(0.1), r"`step_size` must be a pair \(outer, inner\), but it is 0.1"
+    ),
+    "negative step size": MistakeRow(
+        lambda: solvers.biadam((0.1, -1.0)), r"`step_size\[inner\]` must be above 0, but it is -1"
+    ),
+    "step size that is NaN": MistakeRow(
+        lambda: solvers.biadam((float("nan"), 0.1)), r"`step_size\[outer\]` must be above 0"
+    ),
+    "step size as text": MistakeRow(
+        lambda: solvers.biadam(("0.1", 0.1)), r"`step_size\[outer\]` must be a number"
+    ),
+    "number in place of a part": MistakeRow(
+        lambda: solvers.biadam(hypergradient=3),
+        "`hypergradient` must be one of biadam.hypergradients, but it is 3",
+    ),
+    "rate above one": MistakeRow(
+        lambda: schedules.Constant(1.5), "`Constant.outer` must be above 0 and at most 1"
+    ),
+    "floor of zero": MistakeRow(lambda: metrics.Adam(floor=0.0), "`Adam.floor` must be above 0"),
+    "decay above one": MistakeRow(
+        lambda: metrics.Norm(decay=1.1), "`Norm.decay` must be at least 0 and at most 1"
+    ),
+    "series of no length": MistakeRow(
+        lambda: NeumannRandom(0), "`NeumannRandom.length` must be a whole number of at least 1"
+    ),
+    "series of a fraction": MistakeRow(
+        lambda: NeumannSum(2.5), "`NeumannSum.terms` must be a whole number"
+    ),
+    "series with a negative step": MistakeRow(
+        lambda: NeumannSum(3, -0.5), "`NeumannSum.step_size` must be above 0"
+    ),
+    "fixed point without steps": MistakeRow(lambda: FixedPoint(0), "`FixedPoint.steps`"),
+    "negative damping": MistakeRow(
+        lambda: ConjugateGradient(damping=-1.0), "`ConjugateGradient.damping` must be at least 0"
+    ),
+    "system without a step": MistakeRow(lambda: LinearSystem(0.0), "`LinearSystem.step_size`"),
+    "truncation beyond the trajectory": MistakeRow(
+        lambda: Unrolled(3, truncation=4), "`Unrolled.truncation` must be at most `steps`, 3"
+    ),
+    "dense system too large": MistakeRow(
+        lambda: run(solver=solvers.biadam(hypergradient=Exact(most=2))),
+        "at most 2 inner variables, but y has 3",
+    ),
+    "unknown data set": MistakeRow(
+        lambda: hyper_cleaning("minst"), "no data set 'minst': did you mean 'mnist'"
+    ),
+    "noise above one": MistakeRow(lambda: hyper_cleaning(noise=1.5), "`noise` must be at least 0"),
+    "more examples than there are": MistakeRow(
+        lambda: hyper_cleaning(train=1500, validation=400),
+        "ask for 1900 examples, but digits has 1797",
+    ),
+    "inner problem without curvature": MistakeRow(
+        lambda: biadam.hypergradient(
+            Problem(BED.outer, lambda x, y, b: -jnp.sum(y**2)),
+            BED.x0,
+            BED.y0,
+            BED.outer_data,
+            BED.inner_data,
+        ),
+        "not strongly convex",
+    ),
+}
+
+
+def answers() -> dict[str, str]:
+    """What each mistake is answered with; the kind of exception first."""
+    told = {}
+    for name, row in MISTAKES.items():
+        try:
+            row.act()
+            told[name] = "nothing was raised"
+        except Exception as error:  # whatever it is, the test compares it
+            told[name] = f"{type(error).__name__}: {error}"
+    return told
+
+
+if __name__ == "__main__":
+    print(json.dumps(answers()))

@@ -1,0 +1,165 @@
+"""The command line as a person or a script meets it."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from biadam import cli, solvers
+from biadam.record import load
+
+SMALL = ("--train", "120", "--validation", "80", "--steps", "60")
+
+
+@pytest.fixture
+def biadam(monkeypatch, capfd, tmp_path):
+    """Call the command line; its status, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["biadam", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        told = capfd.readouterr()
+        return ended.value.code or 0, told.out, told.err
+
+    return call
+
+
+def test_a_run_ends_in_a_table_and_a_figure(biadam, tmp_path):
+    status, out, err = biadam("run", "hyper-cleaning", *SMALL)
+    assert status == 0
+    assert err == ""
+    for word in ("validation loss", "test accuracy", "auc", "f1", "a second", "outcome", "ok"):
+        assert word in out
+    picture = tmp_path / out.strip().splitlines()[-1].removeprefix("figure: ")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_is_one_object_and_nothing_else(biadam, tmp_path):
+    words = ("run", "hyper-cleaning", *SMALL, "--json", "--seed", "3", "--out", "here")
+    status, out, _ = biadam(*words)
+    told = json.loads(out)
+    assert status == 0
+    expected = {"task": "hyper-cleaning", "data": "digits", "solver": "biadam_tracked", "seed": 3}
+    assert expected.items() <= told.items()
+    assert told["steps"] == 60
+    assert told["outcome"] == "ok"
+    assert set(told["metrics"]) == {"validation_loss", "test_accuracy", "auc", "f1"}
+    assert told["oracle_calls"]["hessian_product"] == 61
+    for name in ("seconds", "compile_seconds", "steps_per_second"):
+        assert told[name] > 0
+    record = load(tmp_path / told["directory"])
+    assert record.summary == told
+    assert record.arrays["weight"].shape == (120,)
+    assert record.arrays["wrong"].sum() == 72
+    _, again, _ = biadam(*words[:-1], "there")
+    same = np.load(tmp_path / "there" / "arrays.npz")
+    np.testing.assert_array_equal(record.arrays["weight"], same["weight"])
+    assert json.loads(again)["metrics"] == told["metrics"]
+
+
+def test_settings_reach_the_method(biadam):
+    words = ("run", "hyper-cleaning", *SMALL, "--json", "--solver", "vr_biadam")
+    settings = (
+        "--set",
+        "hypergradient=NeumannSum(terms=5, step_size=0.3)",
+        "--set",
+        "step_size=0.2,0.05",
+        "--set",
+        "outer_metric=Adam(floor=0.01, signal=momentum)",
+    )
+    _, plain, _ = biadam(*words)
+    status, out, _ = biadam(*words, *settings)
+    assert status == 0
+    assert json.loads(out)["oracle_calls"]["hessian_product"] == 61 * 10 - 5
+    assert json.loads(out)["metrics"] != json.loads(plain)["metrics"]
+
+
+def test_a_diverging_run_says_so(biadam):
+    words = ("run", "hyper-cleaning", *SMALL, "--steps", "500", "--set", "step_size=1e6,1e6")
+    status, out, err = biadam(*words)
+    assert status == 3
+    assert "diverged" in out
+    assert "by step" in err
+    assert "try smaller step sizes" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (("run", "hyper-cleanin"), "Did you mean 'hyper-cleaning'?"),
+        (("rum",), "Did you mean 'run'?"),
+        (("run", "hyper-cleaning", "--nois", "1"), "--noise"),
+        (("run", "hyper-cleaning", "--steps", "many"), "--steps"),
+        (("run", "hyper-cleaning", "--steps", "-3"), "`steps` must be a whole number"),
+        (("run", "hyper-cleaning", "--noise", "2"), "`noise` must be at least 0 and at most 1"),
+        (("run", "hyper-cleaning", "--data", "minst"), "did you mean 'mnist'?"),
+        (("run", "hyper-cleaning", "--solver", "biadm"), "did you mean 'biadam'?"),
+        (("run", "hyper-cleaning", "--set", "step_sze=1"), "did you mean 'step_size'?"),
+        (("run", "hyper-cleaning", "--set", "step_size"), "takes KEY=VALUE"),
+        (("run", "hyper-cleaning", "--set", "step_size=(1"), "can't be read"),
+        (("run", "hyper-cleaning", "--set", "step_size=1+x"), "must be a number"),
+        (
+            ("run", "hyper-cleaning", "--set", "hypergradient=NeumanSum()"),
+            "did you mean 'NeumannSum'?",
+        ),
+        (
+            ("run", "hyper-cleaning", "--set", "hypergradient=NeumannSum(term=3)"),
+            "did you mean 'terms'?",
+        ),
+        (
+            ("run", "hyper-cleaning", "--set", "hypergradient=NeumannSum(1, 2, 3)"),
+            "can't build NeumannSum",
+        ),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(biadam, words, answer):
+    status, out, err = biadam(*words)
+    assert status == 2
+    assert out == ""
+    assert answer in err
+    assert len(err.strip().splitlines()) == 1
+    assert err.startswith("biadam: ")
+
+
+def test_a_command_alone_shows_its_help(biadam):
+    status, _, err = biadam("run")
+    assert status == 2
+    assert "hyper-cleaning" in err
+
+
+def test_the_table_of_methods(biadam, monkeypatch):
+    monkeypatch.setattr(solvers, "__all__", ["biadam", "vr_biadam_tracked"])
+    status, out, _ = biadam("solvers", "--json")
+    assert status == 0
+    first, second = json.loads(out)
+    assert first["name"] == "biadam"
+    assert first["oracle_calls"]["outer_gradient"] == 1
+    assert 0.8 < first["oracle_calls"]["hessian_product"] < 1.2  # (K - 1) / 2 with K = 3
+    assert set(second["oracle_calls"].values()) == {2}
+    _, out, _ = biadam("solvers")
+    assert "vr_biadam_tracked" in out
+
+
+def test_help_does_not_wait_for_jax():
+    code = (
+        "import sys; sys.argv = ['biadam', '--help']\n"
+        "from biadam import cli\n"
+        "try: cli.main()\n"
+        "except SystemExit: print('jax' in sys.modules or 'matplotlib' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("False")
+
+
+def test_the_core_needs_none_of_the_extras():
+    code = (
+        "import sys, biadam\n"
+        "for name in biadam.__all__: getattr(biadam, name)\n"
+        "print([m for m in ('typer', 'rich', 'sklearn', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
