@@ -57,7 +57,7 @@ class MistakeRow(NamedTuple):
 MISTAKES: dict[str, MistakeRow] = {
     "missing mean": MistakeRow(
         lambda: run(Problem(lambda x, y, b: rows(x, b), BED.inner)),
-        r"`Problem.outer\(x, y, batch\)` must return a scalar loss, but .* shape \(2,\); take its mean",
+        r"`Problem.outer\(x, y, batch\)` must return a scalar loss, .* \(2,\); take its mean",
     ),
     "loss and something more": MistakeRow(
         lambda: run(Problem(BED.outer, lambda x, y, b: (BED.inner(x, y, b), 1.0))),

@@ -65,7 +65,7 @@ class AbstractMetric(eqx.Module):
 
     @abc.abstractmethod
     def idle(self, memory: Any) -> Bool[Array, ""]:
-        """Whether all that ever drove it was exactly zero, so that nothing adapts."""
+        """Whether it is driven by f_x alone and that was always zero, so that nothing adapts."""
 
 
 class Identity(AbstractMetric):
@@ -130,8 +130,8 @@ class Adam(AbstractMetric):
         return jax.tree.map(lambda a: _root(a, self.floor, self.inside), mean)
 
     def idle(self, memory: Moment) -> Bool[Array, ""]:
-        """Whether every signal was zero."""
-        return _all_zero(memory.mean)
+        """Whether f_x was always zero."""
+        return jnp.array(self.signal is partial) & _all_zero(memory.mean)
 
 
 def adabelief(decay: float = 0.99, floor: float = 1e-3, corrected: bool = False) -> Adam:
@@ -180,8 +180,8 @@ class Norm(AbstractMetric):
         return jax.tree.map(lambda a: (b + jnp.asarray(self.floor, b.dtype)).astype(a.dtype), like)
 
     def idle(self, memory: Moment) -> Bool[Array, ""]:
-        """Whether every signal was zero."""
-        return _all_zero(memory.mean)
+        """Whether f_x was always zero."""
+        return jnp.array(self.signal is partial) & _all_zero(memory.mean)
 
 
 def norm_belief(decay: float = 0.99, floor: float = 1e-3, start: float = 1.0) -> Norm:

@@ -1,16 +1,20 @@
 """One figure for one run."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 
 from ..record import Record
 
 # Blue for what is right and vermilion for what is wrong: told apart by most eyes and in print.
 RIGHT, WRONG, INK = "#0072B2", "#D55E00", "#333333"
+
+Scale = Callable[[Any], Any]
 
 
 def figure(record: Record) -> Path:
@@ -19,7 +23,8 @@ def figure(record: Record) -> Path:
     FigureCanvasAgg(drawn)
     summary = record.summary
     drawn.suptitle(f"{summary['task']}, {summary['data']}, {summary['solver']}", color=INK)
-    top, bottom = drawn.subfigures(2, 1, height_ratios=(1, 1))
+    parts: Any = drawn.subfigures(2, 1)
+    top, bottom = parts
     curves, weights = top.subplots(1, 2)
     _curves(curves, record)
     _weights(weights, record)
@@ -41,7 +46,7 @@ def _curves(axes: Axes, record: Record) -> None:
     axes.grid(alpha=0.25)
 
 
-def _steps(clock: np.ndarray, at: np.ndarray):  # type: ignore[no-untyped-def]
+def _steps(clock: np.ndarray, at: np.ndarray) -> tuple[Scale, Scale]:
     """Seconds to steps and back; by their mean pace, which is a straight line."""
     pace = at[-1] / clock[-1] if clock[-1] else 1.0
     return (lambda seconds: seconds * pace), (lambda steps: steps / pace)
@@ -49,7 +54,7 @@ def _steps(clock: np.ndarray, at: np.ndarray):  # type: ignore[no-untyped-def]
 
 def _weights(axes: Axes, record: Record) -> None:
     weight, wrong = record.arrays["weight"], record.arrays["wrong"]
-    bins = np.linspace(0, 1, 41)
+    bins = np.linspace(0, 1, 41).tolist()
     for of, colour, name in ((~wrong, RIGHT, "right label"), (wrong, WRONG, "wrong label")):
         axes.hist(weight[of], bins=bins, color=colour, alpha=0.65, label=f"{name} ({of.sum()})")
     axes.set_xlabel("learned weight of a training example")
@@ -59,13 +64,14 @@ def _weights(axes: Axes, record: Record) -> None:
     axes.legend(frameon=False, title=title)
 
 
-def _gallery(part, record: Record) -> None:  # type: ignore[no-untyped-def]
+def _gallery(part: SubFigure, record: Record) -> None:
     images = record.arrays["suspect_image"]
     given, true = record.arrays["suspect_given"], record.arrays["suspect_true"]
     part.suptitle(
         "most suspicious training images: the label they came with → the true one", color=INK
     )
-    cells = part.subplots(4, 10).ravel()
+    grid: Any = part.subplots(4, 10)
+    cells = grid.ravel()
     for cell in cells:
         cell.axis("off")
     for cell, image, label, truth in zip(cells, images, given, true, strict=False):

@@ -8,7 +8,7 @@ r"""AmIGO: the linear system amortised over the iterations, as the inner problem
 
 with one outer minibatch :math:`\xi` and a fresh :math:`\zeta` everywhere else. Constant steps;
 needs :math:`O(\epsilon^{-4})` samples for :math:`E \|\nabla F\| \le \epsilon`, in minibatches of
-order :math:`\epsilon^{-2}`, with T and N of order :math:`\kappa \log \kappa`.
+order :math:`\epsilon^{-2}`, with T and N of order :math:`\kappa` up to logarithms.
 
 Reference: M. Arbel, J. Mairal, Amortized Implicit Differentiation for Stochastic Bilevel
 Optimization, 2022, arXiv:2111.14580.

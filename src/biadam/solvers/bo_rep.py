@@ -11,9 +11,9 @@ After :math:`T_0` rounds of N inner steps at :math:`x_0`, at iteration k:
     x_{k+1} &= x_k - \gamma w_k / \|w_k\|.
 
 Needs :math:`\tilde O(\epsilon^{-4})` samples for :math:`E \|\nabla F\| \le \epsilon` where the
-smoothness of F may grow with its gradient, with constant :math:`\gamma` of order
-:math:`\epsilon^3`, :math:`1 - \beta` of order :math:`\epsilon^2` and I of order
-:math:`\epsilon^{-1}`.
+smoothness of F may grow with its gradient: a normalised step needs :math:`1 / (\gamma \epsilon)`
+iterations and an average of variance :math:`1 - \beta`, hence constant :math:`\gamma` of order
+:math:`\epsilon^3` and :math:`1 - \beta` of order :math:`\epsilon^2`.
 
 Reference: J. Hao, X. Gong, M. Liu, Bilevel Optimization under Unbounded Smoothness: A New Algorithm
 and Convergence Analysis, 2024, arXiv:2401.09587.

@@ -21,7 +21,8 @@ Reference: L. Franceschi, P. Frasconi, S. Salzo, R. Grazzi, M. Pontil, Bilevel P
 Hyperparameter Optimization and Meta-Learning, 2018, arXiv:1806.04910.
 
 Departures:
-    * The inner loop starts from the last y, which counts as independent of x; the paper resets it.
+    * The inner loop starts from the last y, which counts as independent of x; a fixed start would
+      need more steps for the same accuracy.
     * The minibatch of an inner step serves its pull-back too; f_x and f_y share one outer
       minibatch.
     * The inner steps are not projected: the pull-back is that of plain descent.
