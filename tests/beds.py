@@ -1,7 +1,7 @@
 """The problems that every method goes through, and what a row of the table of methods says."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,11 @@ class Row(NamedTuple):
     data: Callable[[Quadratic], AbstractSource] | None = None  # if plain minibatches won't do
     period: int = 4  # steps after which the calls repeat
     inert: frozenset[str] = frozenset()  # numbers that this row's setting can't feel, by path
+
+
+def at(make: Callable[..., AbstractSolver], *numbers: Any, **slots: Any) -> Any:
+    """A solver that is set alike on every bed."""
+    return lambda bed: make(*numbers, **slots)
 
 
 BEDS = {

@@ -4,23 +4,14 @@ A new method is one row; a test fails while `biadam.solvers.__all__` has a name 
 that rest on closed forms of their own stand with these in `rows_*.py`.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import rows_double_loop
 import rows_first_order
 import rows_single_loop
 from beds import BEDS as BEDS
 from beds import Row as Row
-from beds import neumann_floor as neumann_floor
-from biadam import AbstractSolver, Calls, metrics, schedules, solvers
+from beds import at, neumann_floor
+from biadam import Calls, metrics, schedules, solvers
 from biadam.hypergradients import LinearSystem, NeumannSum
-
-
-def at(make: Callable[..., AbstractSolver], *numbers: Any, **slots: Any) -> Any:
-    """A solver that is set alike on every bed."""
-    return lambda bed: make(*numbers, **slots)
-
 
 NO_SYSTEM = frozenset({".rates.system"})  # where no level s is tracked
 FLOOR = {"outer_metric": metrics.Adam(floor=1.0), "inner_metric": metrics.Norm(floor=1.0)}

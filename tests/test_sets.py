@@ -230,9 +230,9 @@ def scale_of(name: str, size: Any, p: Any) -> Any:
 
 
 @each_family
-@many(60)
+@many(100)
 def test_the_projection_is_exact_for_matrices_from_1e_8_to_1e8(name: str, instance: Any) -> None:
-    """To 1e-7 of the set's size (of the point's, for unbounded sets), in 960 instances each."""
+    """To 1e-7 of the set's size (of the point's, for unbounded sets), in 1600 instances each."""
     size, p, m = instance
     u = project(name, size, p, m)
     wanted = FAMILIES[name].exact(Long(size), Long(p), Long(m))

@@ -88,8 +88,8 @@ def solvers(as_json: Json = False) -> None:
         drawn.add_column(heading, no_wrap=True)
     for heading in ("f'", "g'", "HVP", "JVP"):
         drawn.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("sets", "paper"):
-        drawn.add_column(heading, no_wrap=True)
+    drawn.add_column("sets", no_wrap=True)
+    drawn.add_column("paper")
     for row in rows:
         words = (str(row[key]) for key in ("name", "year", "loop", "needs", "complexity"))
         calls = (f"{n:.3g}" for n in row["oracle_calls"].values())

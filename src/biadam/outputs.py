@@ -62,7 +62,7 @@ class Average(AbstractOutput):
 
 
 class RandomIterate(AbstractOutput):
-    """An iterate drawn uniformly from x_1 .. x_T, as the last line of the paper's algorithms has it.
+    """An iterate drawn uniformly from x_1 .. x_T: the last line of the paper's algorithms.
 
     Iterate t replaces the kept one with probability 1 / t, which needs one point of memory.
     """
