@@ -119,18 +119,16 @@ size = st.sampled_from([1e-8, 0.01, 0.5, 1.0, 2.0, 30.0, 1e8])
 
 @st.composite
 def instances(draw: st.DrawFn) -> tuple[Any, Any, Any]:
-    array = lambda shape, of: draw(
-        hnp.arrays(np.float64, shape, elements=of, fill=st.nothing())
-    )
+    array = lambda shape, of: draw(hnp.arrays(np.float64, shape, elements=of, fill=st.nothing()))
     shape = (BATCH, N)
     return array(BATCH, size), array(shape, coordinate), 10.0 ** array(shape, exponent)
 
 
 def many(examples: int) -> Callable[[Any], Any]:
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
-    return lambda test: settings(
-        max_examples=examples, deadline=None, suppress_health_check=slow
-    )(given(instances())(test))
+    return lambda test: settings(max_examples=examples, deadline=None, suppress_health_check=slow)(
+        given(instances())(test)
+    )
 
 
 @each_family
@@ -150,9 +148,7 @@ def test_a_general_convex_solver_agrees(name: str, instance: Any) -> None:
     size, p, m = instance
     p, m, size = np.where(abs(p) > 3, p / 1e5, p), m**0.125, np.clip(size, 0.01, 30)
     u = prox(name, size, p, m)
-    wanted = [
-        FAMILIES[name].solve(p_, m_, s) for s, p_, m_ in zip(size, p, m, strict=True)
-    ]
+    wanted = [FAMILIES[name].solve(p_, m_, s) for s, p_, m_ in zip(size, p, m, strict=True)]
     assert (abs(u - wanted).max(1) <= 1e-7 * np.maximum(abs(p).max(1), 1)).all()
 
 
@@ -300,7 +296,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: GroupL1(np.ones(2)).check("y", POINT),
         r"`GroupL1.weight` must be one number, but it has the shape \(2,\)",
     ),
-    "negative axes": (lambda: GroupL1(1.0, -1), "`GroupL1.axes` must be a whole number of at least 0"),
+    "negative axes": (
+        lambda: GroupL1(1.0, -1),
+        "`GroupL1.axes` must be a whole number of at least 0",
+    ),
     "no term": (
         lambda: Separate([Free(), None, 2.0]),
         "`Separate.terms` must be a pytree of terms and sets, but it has 2.0 in it",

@@ -255,7 +255,7 @@ def test_projecting_twice_changes_nothing_and_members_stay(name: str, instance: 
 @each_family
 @many(20)
 def test_single_precision_is_feasible_to_1e_6(name: str, instance: Any) -> None:
-    """As long as the round-off of the point itself is smaller than the set: up to 1e6 sizes away."""
+    """As long as the round-off of the point itself is below the set: up to 1e6 sizes away."""
     size, p, m = (np.float32(a) for a in instance)
     p = p * size[:, None] if FAMILIES[name].bounded else p
     u = project(name, size, p, m, np.float32)
@@ -622,7 +622,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "dependent equations": (
         lambda: Affine(np.array([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]]), np.ones(2)),
-        "`Affine.matrix` must have linearly independent rows, but its 2 rows have the rank 1; leave",
+        "`Affine.matrix` must have linearly independent rows, .* 2 rows have the rank 1; leave",
     ),
     "more equations than unknowns": (
         lambda: Affine(np.random.default_rng(0).normal(size=(4, 3)), np.ones(4)),

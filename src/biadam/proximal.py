@@ -9,7 +9,7 @@ multiplier stands at the end of this file.
 
 import abc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -167,8 +167,8 @@ class GroupL1(AbstractProximal):
 class Separate(AbstractProximal):
     """A sum of terms on separate parts of the variable.
 
-    ``terms`` is a pytree of terms and sets whose structure is the upper part of the variable's, such
-    as ``{"weights": L1(0.1), "bias": Free()}`` for a dictionary with these two entries.
+    ``terms`` is a pytree of terms and sets whose structure is the upper part of the variable's,
+    such as ``{"weights": L1(0.1), "bias": Free()}`` for a dictionary with these two entries.
     """
 
     terms: PyTree
@@ -241,10 +241,10 @@ def fits(what: str, value: PyTree, name: str, point: PyTree) -> None:
     """Refuse a pytree of numbers that can't be spread over the variable ``name``."""
     if is_number(value):
         return
-    if jax.tree.structure(value) != jax.tree.structure(point):
+    if structure_of(value) != structure_of(point):
         raise Mistake(
-            f"`{what}` must be a number or a pytree like {name}, {jax.tree.structure(point)}, "
-            f"but it is {jax.tree.structure(value)}."
+            f"`{what}` must be a number or a pytree like {name}, {structure_of(point)}, "
+            f"but it is {structure_of(value)}."
         )
     for part, leaf in zip(jax.tree.leaves(value), jax.tree.leaves(point), strict=True):
         if jnp.ndim(part) and jnp.shape(part) != jnp.shape(leaf):
@@ -254,7 +254,7 @@ def fits(what: str, value: PyTree, name: str, point: PyTree) -> None:
             )
 
 
-def only(what: str, parts: PyTree, kind: type[AbstractProximal]) -> None:
+def only(what: str, parts: PyTree, kind: type[Any]) -> None:
     """Refuse a pytree with other leaves than terms, or than sets, whichever is wanted."""
     for part in jax.tree.leaves(parts, is_leaf=lambda node: isinstance(node, AbstractProximal)):
         if not isinstance(part, kind):
@@ -264,13 +264,13 @@ def only(what: str, parts: PyTree, kind: type[AbstractProximal]) -> None:
 
 def check_parts(what: str, parts: PyTree, name: str, point: PyTree) -> None:
     """Check every part against its subtree of the variable ``name``."""
-    structure = jax.tree.structure(parts, is_leaf=lambda node: isinstance(node, AbstractProximal))
+    structure = structure_of(parts, is_leaf=lambda node: isinstance(node, AbstractProximal))
     try:
         subtrees = structure.flatten_up_to(point)
     except ValueError as error:
         raise Mistake(
             f"`{what}` must have the upper part of the structure of {name}, "
-            f"{jax.tree.structure(point)}, but it has {structure}."
+            f"{structure_of(point)}, but it has {structure}."
         ) from error
     paths = jax.tree_util.tree_leaves_with_path(
         parts, is_leaf=lambda node: isinstance(node, AbstractProximal)
@@ -279,9 +279,14 @@ def check_parts(what: str, parts: PyTree, name: str, point: PyTree) -> None:
         part.check(f"{name}{jax.tree_util.keystr(path)}", subtree)
 
 
+def structure_of(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    """The structure, as something that can be compared and printed."""
+    return jax.tree.structure(tree, is_leaf=is_leaf)
+
+
 def is_number(value: Any) -> bool:
     """Whether this is one number in place of a pytree."""
-    return jax.tree.structure(value) == jax.tree.structure(0) and jnp.ndim(value) == 0
+    return structure_of(value) == structure_of(0) and jnp.ndim(value) == 0
 
 
 def spread(value: PyTree, point: PyTree) -> PyTree:
@@ -309,7 +314,7 @@ class Space(NamedTuple):
         points = [jnp.asarray(leaf, dtype) for leaf in leaves]
         matrices = [jnp.asarray(m, dtype) for m in jax.tree.leaves(spread(matrix, point))]
 
-        def tree(leaves: Sequence[Array]) -> PyTree:
+        def tree(leaves: Iterable[Array]) -> PyTree:
             parts = [leaf.astype(kind) for leaf, kind in zip(leaves, dtypes, strict=True)]
             return jax.tree.unflatten(structure, parts)
 
@@ -334,17 +339,14 @@ def total(terms: Sequence[Array], weights: Sequence[float] | None = None) -> Arr
     return sum(sums[1:], sums[0])
 
 
-SAMPLE = 8192  # coordinates that a first guess looks at: below 1 % of the large sizes it is for
-
-
 def sample(leaves: Sequence[Array], stride: int) -> list[Array]:
     """Every ``stride``-th entry of each leaf; single numbers stay."""
     return [leaf.reshape(-1)[::stride] if leaf.ndim else leaf for leaf in leaves]
 
 
-def stride_of(leaves: Sequence[Array]) -> int:
-    """The stride that leaves about `SAMPLE` entries, odd so as not to fall in step with rows."""
-    return (sum(leaf.size for leaf in leaves) // SAMPLE) | 1
+def stride_of(leaves: Sequence[Array], wanted: int) -> int:
+    """The stride that leaves about so many entries, odd so as not to fall in step with rows."""
+    return (sum(leaf.size for leaf in leaves) // wanted) | 1
 
 
 def share(leaves: Sequence[Array], stride: int) -> list[float]:
@@ -437,6 +439,9 @@ def root(
     return jax.lax.while_loop(go, body, begin).t
 
 
+SAMPLE = 8192  # coordinates that a first guess looks at: a pass over these costs next to nothing
+
+
 def secular(
     points: Sequence[Array],
     matrices: Sequence[Array],
@@ -455,10 +460,10 @@ def secular(
         return [(inverse * p * (m / divisor(t, m))) ** 2 for p, m in zip(ps, ms, strict=True)]
 
     def solve(_: Callable[[Array], Array], start: Array) -> Array:
-        stride = stride_of(points)
+        stride = stride_of(points, SAMPLE)
         some, few = sample(points, stride), sample(matrices, stride)
         shares = share(points, stride)
-        scale = sum(jnp.mean(m) for m in few)
+        scale = total([jnp.mean(m) for m in few])
 
         def shape(t: Array) -> Array:
             return jax.lax.rsqrt(total(squares(t, some, few), shares)) - 1

@@ -31,7 +31,8 @@ from jax.scipy.sparse.linalg import bicgstab
 from jax.typing import ArrayLike
 from jaxtyping import Array, PyTree
 
-from .errors import Mistake, count
+from . import errors
+from .errors import Mistake
 from .proximal import (
     PASSES,
     AbstractProximal,
@@ -49,6 +50,7 @@ from .proximal import (
     sizes,
     spread,
     stride_of,
+    structure_of,
     total,
 )
 
@@ -210,8 +212,8 @@ class Simplex(AbstractSet):
 class CappedSimplex(AbstractSet):
     r""":math:`0 \le u_i \le c_i, \; \sum_i u_i = s`, over all leaves together.
 
-    s is ``total`` and c is ``cap``, a number for all coordinates or a pytree like the variable. With
-    cap 1 and a whole total this is the convex hull of the choices of so many of the coordinates.
+    s is ``total`` and c is ``cap``, a number for all coordinates or a pytree like the variable.
+    With cap 1 and a whole total it is the convex hull of the choices of so many coordinates.
     :math:`u_i = \min(\max(p_i - \nu / m_i, 0), c_i)` for a :math:`\nu` with the right sum.
     """
 
@@ -286,7 +288,7 @@ class L1Ball(AbstractSet):
 class HalfSpace(AbstractSet):
     r""":math:`\langle c, u \rangle \le b`, over all leaves together.
 
-    c is ``normal``, a pytree like the variable or a number for all coordinates, and b is ``offset``.
+    c is ``normal``, a number for all coordinates or a pytree like the variable; b is ``offset``.
     :math:`u = p - \max(\langle c, p \rangle - b, 0) \, (c / m) / \langle c, c / m \rangle`, done
     twice, since the first time leaves the round-off of a point far outside.
     """
@@ -328,8 +330,8 @@ class HalfSpace(AbstractSet):
 class Affine(AbstractSet):
     r""":math:`C u = b`, a few equations over all leaves together.
 
-    C is ``matrix``: a pytree like the variable, whose leaves have one more axis in front that counts
-    the equations. b is ``offset``, one number per equation.
+    C is ``matrix``: a pytree like the variable, whose leaves have one more axis in front that
+    counts the equations. b is ``offset``, one number per equation.
     :math:`u = p - M^{-1} C' (C M^{-1} C')^{-1} (C p - b)`, done three times, since the first time
     leaves the round-off of a point far away.
 
@@ -345,7 +347,7 @@ class Affine(AbstractSet):
         equations = {jnp.shape(leaf)[0] if jnp.ndim(leaf) else 0 for leaf in _arrays(matrix)}
         if len(equations) != 1 or 0 in equations:
             raise Mistake(
-                "`Affine.matrix` must have one row per equation in front of the axes of every leaf, "
+                "`Affine.matrix` must have one row per equation in front of every leaf's axes, "
                 f"but its leaves have the shapes {[jnp.shape(leaf) for leaf in _arrays(matrix)]}."
             )
         (rows,) = equations
@@ -364,8 +366,8 @@ class Affine(AbstractSet):
             rank = np.linalg.matrix_rank(joined / np.where(lengths > 0, lengths, 1))
             if rank < rows:
                 raise Mistake(
-                    f"`Affine.matrix` must have linearly independent rows, but its {rows} rows have "
-                    f"the rank {rank}; leave out the equations that follow from the others."
+                    f"`Affine.matrix` must have linearly independent rows, but its {rows} rows "
+                    f"have the rank {rank}; leave out the equations that follow from the others."
                 )
         self.matrix, self.offset = matrix, offset
 
@@ -392,17 +394,17 @@ class Affine(AbstractSet):
     def check(self, name: str, point: PyTree) -> None:
         """Refuse equations for a variable of another structure or shape."""
         floating(name, point)
-        if jax.tree.structure(self.matrix) != jax.tree.structure(point):
+        if structure_of(self.matrix) != structure_of(point):
             raise Mistake(
-                f"`Affine.matrix` must be a pytree like {name}, {jax.tree.structure(point)}, "
-                f"but it is {jax.tree.structure(self.matrix)}."
+                f"`Affine.matrix` must be a pytree like {name}, {structure_of(point)}, "
+                f"but it is {structure_of(self.matrix)}."
             )
         rows = jnp.size(self.offset)
         for part, leaf in zip(jax.tree.leaves(self.matrix), jax.tree.leaves(point), strict=True):
             if jnp.shape(part) != (rows, *jnp.shape(leaf)):
                 raise Mistake(
-                    f"`Affine.matrix` must have the shape {(rows, *jnp.shape(leaf))}, the equations "
-                    f"in front of the axes of {name}, but it has {jnp.shape(part)}."
+                    f"`Affine.matrix` must have the shape {(rows, *jnp.shape(leaf))}, the "
+                    f"equations in front of the axes of {name}, but it has {jnp.shape(part)}."
                 )
 
 
@@ -441,9 +443,9 @@ class Custom(AbstractSet):
                 f"but it is {projection!r}."
             )
         sizes("Custom.tolerance", tolerance, least=0.0)
-        count("Custom.passes", passes)
+        errors.count("Custom.passes", passes)
         # A bare function is no leaf that jax.jit takes; a Partial holds it in the structure.
-        bare = jax.tree.structure(projection) == jax.tree.structure(0)
+        bare = structure_of(projection) == structure_of(0)
         self.projection = jax.tree_util.Partial(projection) if bare else projection
         self.tolerance, self.passes = tolerance, passes
 
@@ -501,7 +503,7 @@ class Custom(AbstractSet):
         like = jax.eval_shape(lambda p: p, point)
         got = jax.eval_shape(self.projection, point)
         shapes = lambda tree: [(a.shape, a.dtype) for a in jax.tree.leaves(tree)]
-        if jax.tree.structure(got) != jax.tree.structure(like) or shapes(got) != shapes(like):
+        if structure_of(got) != structure_of(like) or shapes(got) != shapes(like):
             raise Mistake(
                 f"`Custom.projection` must return a pytree like {name}, {like}, "
                 f"but it returns {got}."
@@ -567,6 +569,9 @@ def _own(rows: Array, ends: Array, roots: Array) -> tuple[Array, Array]:
     return rows, ends
 
 
+SAMPLE = 2048  # coordinates that a first guess looks at; it takes some 20 passes over these
+
+
 def _fill(
     points: Sequence[Array],
     matrices: Sequence[Array],
@@ -580,26 +585,25 @@ def _fill(
     all of it: a small number, which loses nothing to cancellation where p is far outside.
     """
     bounds: Sequence[Array | None] = [None] * len(points) if caps is None else caps
-    ms, aim = stop_gradient((matrices, amount))
+    ps, ms, aim = stop_gradient((points, matrices, amount))
     ends: Sequence[Array | None] = [None if c is None else stop_gradient(c) for c in bounds]
-    stride = stride_of(points)
-    few = sample(ms, stride)
-    most = None if caps is None else sample(stop_gradient(caps), stride)
-    shares = [jnp.asarray(share, aim.dtype) for share in share(points, stride)]
-    some = sample(stop_gradient(points), stride)
-    shift = _guess(
-        _line(some, some),
-        _line(few, some),
-        None if most is None else _line(most, some),
-        _line(shares, some),
-        aim,
-    )
+    stride = stride_of(ps, SAMPLE)
+    some = sample(ps, stride)
+    p, m = _line(some, some), _line(sample(ms, stride), some)
+    cap = None if caps is None else _line(sample(stop_gradient(caps), stride), some)
+    count = _line([jnp.asarray(count, aim.dtype) for count in share(ps, stride)], some)
+    shift = _guess(p, m, cap, count, aim)
+    if caps is None and stride > 1:
+        # All to one entry is not too little; a sample may miss the few entries that get some.
+        least = jnp.stack([jnp.max(m * (p - aim)) for p, m in zip(ps, ms, strict=True)]).max()
+        shift = jnp.maximum(shift, least)
+    fall = jnp.sum(jnp.where(_free(p - shift / m, cap), count / m, 0)) / aim
     centered = _moved(points, matrices, shift)
-    rest = _rest(stop_gradient(centered), ms, ends, aim)
+    rest = _rest(stop_gradient(centered), ms, ends, aim, fall)
     entries = _cut(_moved(centered, matrices, rest), bounds)
     # Newton steps on the free entries carry the derivatives, and the last digits.
     for _ in range(2):
-        free = _free(entries, bounds)
+        free = [_free(u, cap) for u, cap in zip(entries, bounds, strict=True)]
         slope = total([jnp.where(f, 1 / m, 0) for f, m in zip(free, matrices, strict=True)])
         rise = (amount - total(entries)) / jnp.where(slope > 0, slope, 1)
         entries = [
@@ -609,8 +613,8 @@ def _fill(
     return entries
 
 
-def _guess(p: Array, m: Array, cap: Array | None, share: Array, amount: Array) -> Array:
-    r"""The mark next to the multiplier of the right sum, each entry counted ``share`` times.
+def _guess(p: Array, m: Array, cap: Array | None, count: Array, amount: Array) -> Array:
+    r"""The mark next to the multiplier of the right sum, each entry counted ``count`` times.
 
     The sum falls along straight lines between the marks :math:`m_i p_i` and :math:`m_i (p_i -
     c_i)`. A mark inside the bracket, taken as if at random, halves it on average.
@@ -623,7 +627,7 @@ def _guess(p: Array, m: Array, cap: Array | None, share: Array, amount: Array) -
     order = jnp.arange(marks.size, dtype=p.dtype) * golden % 1
 
     def over(multiplier: Array) -> Array:
-        return jnp.sum(share * _between(p - multiplier / m, cap)) / amount - 1
+        return jnp.sum(count * _between(p - multiplier / m, cap)) / amount - 1
 
     def go(now: _Bracket) -> Array:
         return (now.passes < PASSES) & (now.left > 0)
@@ -661,14 +665,16 @@ def _rest(
     matrices: Sequence[Array],
     caps: Sequence[Array | None],
     amount: Array,
+    fall: Array,
 ) -> Array:
-    """The multiplier at which the entries have the right sum, if it is small."""
+    """The multiplier at which the entries have the right sum, if it is small.
+
+    ``fall`` is about how fast the sum over the amount falls with it at first.
+    """
 
     def over(multiplier: Array) -> Array:
         return total(_cut(_moved(points, matrices, multiplier), caps)) / amount - 1
 
-    free = _free(points, caps)
-    fall = total([jnp.where(f, 1 / m, 0) for f, m in zip(free, matrices, strict=True)]) / amount
     ahead = over(jnp.zeros_like(amount))
     sign = jnp.where(ahead < 0, -1, 1).astype(amount.dtype)
 
@@ -683,7 +689,7 @@ def _rest(
         return jnp.where(jnp.isfinite(end), end, 0)
 
     start = jax.lax.cond(fall > 0, lambda: jnp.abs(ahead) / fall, next_mark)
-    scale = amount * sum(jnp.mean(m) for m in matrices) / len(matrices)
+    scale = amount * total([jnp.mean(m) for m in matrices]) / len(matrices)
     return sign * root(
         lambda t: -sign * over(sign * t), start, fall, scale, positive=True, smooth=False
     )
@@ -698,10 +704,8 @@ def _line(parts: Sequence[Array], like: Sequence[Array]) -> Array:
     return wide[0] if len(wide) == 1 else jnp.concatenate(wide)
 
 
-def _free(points: Sequence[Array], caps: Sequence[Array | None]) -> list[Array]:
-    return [
-        (p > 0) if cap is None else (p > 0) & (p < cap) for p, cap in zip(points, caps, strict=True)
-    ]
+def _free(entries: Array, cap: Array | None) -> Array:
+    return entries > 0 if cap is None else (entries > 0) & (entries < cap)
 
 
 def _moved(points: Sequence[Array], matrices: Sequence[Array], multiplier: Array) -> list[Array]:
@@ -741,7 +745,7 @@ def _known(value: ArrayLike) -> np.ndarray | None:
 def _pairs(lower: PyTree, upper: PyTree) -> list[tuple[np.ndarray, np.ndarray]]:
     """The known bounds that meet at the same coordinates."""
     lower, upper = spread(lower, upper), spread(upper, lower)
-    if jax.tree.structure(lower) != jax.tree.structure(upper):
+    if structure_of(lower) != structure_of(upper):
         return []
     pairs = []
     for low, high in zip(jax.tree.leaves(lower), jax.tree.leaves(upper), strict=True):

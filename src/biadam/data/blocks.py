@@ -49,6 +49,13 @@ class Blocks(AbstractSource):
         return Sample(take(outer, j), take(inner, i), rest, whole, (j, i))
 
 
+def as_blocks(source: Minibatches) -> Blocks:
+    """Blocks of the same data, of the sizes nearest to those of the minibatches."""
+    pairs = zip((source.outer, source.inner), source.size, strict=True)
+    outer, inner = (_nearest_division(_length(data), one) for data, one in pairs)
+    return Blocks(source.outer, source.inner, (outer, inner))
+
+
 def cut(data: PyTree[Array], size: int) -> PyTree[Array]:
     """The blocks of some data, stacked on a new leading axis."""
     return jax.tree.map(lambda a: a.reshape(-1, size, *a.shape[1:]), data)
@@ -56,9 +63,12 @@ def cut(data: PyTree[Array], size: int) -> PyTree[Array]:
 
 def _check_division(name: str, length: int, size: int) -> None:
     if length % size:
-        fit = [n for n in range(1, length + 1) if length % n == 0]
-        near = min(fit, key=lambda n: abs(n - size))
         raise errors.Mistake(
             f"`size` ({name}) must divide the {length} examples, but it is {size}; "
-            f"the nearest that does is {near}."
+            f"the nearest that does is {_nearest_division(length, size)}."
         )
+
+
+def _nearest_division(length: int, size: int) -> int:
+    fit = [n for n in range(1, length + 1) if length % n == 0]
+    return min(fit, key=lambda n: abs(n - size))

@@ -28,9 +28,14 @@ class Task:
     evaluate: Callable[[PyTree, PyTree], dict[str, float]]  # at the end of a run, once
     solver: str  # the recommended method's name
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by method
+    sources: Mapping[str, AbstractSource] = field(default_factory=dict)  # by method
     steps: int = 10_000
     keep: Callable[[PyTree, PyTree], dict[str, np.ndarray]] = lambda x, y: {}  # for the report
 
     def build(self, name: str, make: Callable[..., AbstractSolver], **given: Any) -> AbstractSolver:
         """A method with this task's settings for it, unless given otherwise."""
         return make(**{**self.settings.get(name, {}), **given})
+
+    def source_for(self, name: str) -> AbstractSource:
+        """The task's source, or the one that a method with other needs gets."""
+        return self.sources.get(name, self.source)

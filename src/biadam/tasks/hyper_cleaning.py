@@ -18,7 +18,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from .. import errors
-from ..data import Minibatches
+from ..data import Minibatches, as_blocks
 from ..data.images import Images, corrupt, split
 from ..hypergradients import NeumannRandom
 from ..problem import Problem
@@ -96,11 +96,13 @@ def hyper_cleaning(
 
     printed = NeumannRandom(length=3, step_size=0.5)
     slow = PowerDecay(scale=55.0, offset=3000.0, power=1 / 2)
+    source = Minibatches(outer=clean, inner=examples, size=batch)
     return Task(
         name="hyper-cleaning",
         data=data,
         problem=Problem(outer=outer, inner=inner),
-        source=Minibatches(outer=clean, inner=examples, size=batch),
+        source=source,
+        sources={"saba": as_blocks(source)},
         x0=jnp.zeros(len(given), examples.features.dtype),
         y0=jnp.zeros((examples.features.shape[1], classes), examples.features.dtype),
         curves={"validation_loss": validation_loss},

@@ -1,0 +1,87 @@
+"""The cost of a projected step over a free one.
+
+    python benchmarks/projections.py [coordinates]
+
+A step is ``a <- tau a + (1 - tau) w^2``, ``M = (sqrt(a) + rho) / gamma``, ``x <- prox(x - w / M,
+M)``, many of them in one compiled loop. The direction w is the gradient of a separable quadratic
+(`bare`), or an average of such gradients with the new point mixed into the old one, as in the
+methods of this library (`momentum`). The steps are measured in turn, in blocks too short for
+another process to slow down only one of them; the best block of each counts. A ratio is only worth
+reading where the machine has little else to do, so the load is printed too.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from biadam.proximal import L1, AbstractProximal, GroupL1
+from biadam.sets import Box, CappedSimplex, Free, L1Ball, L2Ball, Simplex
+
+TAU, RHO, GAMMA, BETA, ETA = 0.9, 1e-3, 0.1, 0.3, 0.5
+WARM, STEPS, BLOCKS = 100, 10, 40
+
+
+def homes(n: int) -> dict[str, tuple[AbstractProximal, float | None]]:
+    """Sets and terms by name, with the ratio to stay under, if any. All but one are active."""
+    return {
+        "free": (Free(), None),
+        "box": (Box(-0.5, 0.5), 1.2),
+        "L2 ball, inside": (L2Ball(10.0 * n**0.5), 2.0),
+        "L2 ball": (L2Ball(0.5 * n**0.5), 2.0),
+        "L2 ball, small": (L2Ball(0.1 * n**0.5), 2.0),
+        "simplex": (Simplex(0.2 * n), 10.0),
+        "simplex, sparse": (Simplex(1.0), 10.0),
+        "capped simplex": (CappedSimplex(0.1 * n), 10.0),
+        "L1 ball": (L1Ball(0.2 * n), 10.0),
+        "L1 ball, sparse": (L1Ball(1.0), 10.0),
+        "L1 term": (L1(0.1), None),
+        "group L1 term, one group": (GroupL1(0.1, axes=0), None),
+    }
+
+
+def compiled(home: AbstractProximal, momentum: bool, n: int) -> Callable[[int], Any]:
+    """Run a number of steps from a point where the first of them have settled."""
+    target = jax.random.normal(jax.random.key(0), (n,))
+    curvature = jnp.exp(jax.random.normal(jax.random.key(1), (n,)))
+
+    def step(_: Any, state: Any) -> Any:
+        x, w, a = state
+        h = curvature * (x - target)
+        w = BETA * h + (1 - BETA) * w if momentum else h
+        a = TAU * a + (1 - TAU) * h * h
+        matrix = (jnp.sqrt(a) + RHO) / GAMMA
+        new = home.prox(x - w / matrix, matrix)
+        return (ETA * new + (1 - ETA) * x if momentum else new), w, a
+
+    run = jax.jit(lambda state, steps: jax.lax.fori_loop(0, steps, step, state))
+    state = run((jnp.zeros(n), jnp.zeros(n), jnp.ones(n)), WARM)
+    return lambda steps: jax.block_until_ready(run(state, steps))
+
+
+def main(n: int) -> None:
+    print(f"{n} coordinates, float32, jax {jax.__version__}, load {os.getloadavg()}")
+    for kind in ("bare", "momentum"):
+        entries = homes(n)
+        runs = {name: compiled(home, kind == "momentum", n) for name, (home, _) in entries.items()}
+        best = dict.fromkeys(runs, float("inf"))
+        for _ in range(BLOCKS):
+            for name, run in runs.items():
+                start = time.perf_counter()
+                run(STEPS)
+                best[name] = min(best[name], time.perf_counter() - start)
+        print(f"\n{kind:26}{'ms a step':>12}{'over free':>12}{'wanted':>10}")
+        for name, seconds in best.items():
+            wanted = entries[name][1]
+            limit = "" if wanted is None else f"<= {wanted:g}"
+            ratio = seconds / best["free"]
+            print(f"{name:26}{1e3 * seconds / STEPS:12.3f}{ratio:12.2f}{limit:>10}")
+    print(f"\nload {os.getloadavg()}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
