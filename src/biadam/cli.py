@@ -120,7 +120,7 @@ def _show_comparison(rows: "list[Row]") -> None:
     drawn = Table(box=None, pad_edge=False)
     for heading in ("method", *(name.replace("_", " ") for name in metrics), "steps/s", "diverged"):
         drawn.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
-    rows = sorted(rows, key=lambda row: row.metrics.get(metrics[0]) if row.metrics else math.inf)
+    rows = sorted(rows, key=lambda row: row.metrics[metrics[0]] if row.metrics else math.inf)
     for row in rows:
         cells = (
             f"{row.metrics[name]:.3f} ± {row.spread[name]:.3f}" if name in row.metrics else "-"

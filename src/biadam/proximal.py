@@ -406,8 +406,8 @@ def root(
         above = jnp.where(v < 0, now.above, t)
         first = now.passes == 0
         rise = jnp.where(first, slope, (v - now.last_v) / jnp.where(first, 1, t - now.last_t))
-        slow = ~first & (jnp.abs(v) > jnp.abs(now.last_v) / 2)
         bracketed = (below > 0) & jnp.isfinite(above)
+        slow = ~first & (jnp.abs(v) > jnp.abs(now.last_v) / jnp.where(bracketed, 2, 4))
         stretch = jnp.where(slow & ~bracketed, 2 * now.stretch, one)
         secant = t - stretch * v / rise
         inside = (secant > below) & (secant < above) & (secant > 0)

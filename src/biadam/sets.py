@@ -593,10 +593,6 @@ def _fill(
     cap = None if caps is None else _line(sample(stop_gradient(caps), stride), some)
     count = _line([jnp.asarray(count, aim.dtype) for count in share(ps, stride)], some)
     shift = _guess(p, m, cap, count, aim)
-    if caps is None and stride > 1:
-        # All to one entry is not too little; a sample may miss the few entries that get some.
-        least = jnp.stack([jnp.max(m * (p - aim)) for p, m in zip(ps, ms, strict=True)]).max()
-        shift = jnp.maximum(shift, least)
     fall = jnp.sum(jnp.where(_free(p - shift / m, cap), count / m, 0)) / aim
     centered = _moved(points, matrices, shift)
     rest = _rest(stop_gradient(centered), ms, ends, aim, fall)

@@ -1,0 +1,67 @@
+"""What the pages claim about the code, and the code on the pages."""
+
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import biadam
+from biadam import AbstractSolver, solvers
+from biadam.tasks import Quadratic
+
+ROOT = Path(__file__).parent.parent
+BED = Quadratic((2, 3), condition=3.0, noise=0.1)
+
+
+def code(page):
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def test_every_method_stands_on_the_map():
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(solvers.__all__)
+
+
+def test_combinations_of_the_page_run():
+    (source,) = code("docs/methods.md")
+    names = {}
+    exec(source, names)
+    made = {name: value for name, value in names.items() if isinstance(value, AbstractSolver)}
+    assert len(made) == 6
+    for solver in made.values():
+        result = biadam.run(
+            BED.problem,
+            solver,
+            BED.minibatches(2),
+            BED.x0,
+            BED.y0,
+            steps=200,
+            key=jax.random.key(0),
+        )
+        start = np.linalg.norm(BED.x0 - BED.optimum())
+        assert np.linalg.norm(result.x - BED.optimum()) < start
+
+
+def test_the_readme_prints_what_it_says(capsys):
+    """In the types a user has by default."""
+    first, second = code("README.md")
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
+        names = {}
+        exec(first, names)
+        exec(second, names)
+    told = capsys.readouterr().out
+    assert told == "1.6 without penalties, 1.1 with the learned ones\n"
+    assert f"    {told}" in (ROOT / "README.md").read_text()
+    assert isinstance(names["solver"], AbstractSolver)
+
+
+@pytest.mark.parametrize("name", solvers.__all__)
+def test_every_solver_file_tells_its_paper_and_its_departures(name):
+    module = __import__(getattr(solvers, name).__module__, fromlist=["x"])
+    text = module.__doc__
+    assert "Reference" in text
+    assert "Departures" in text
+    assert ".. math::" in text
+    assert getattr(solvers, name).__doc__
