@@ -52,7 +52,7 @@ def test_the_readme_prints_what_it_says(capsys):
         exec(first, names)
         exec(second, names)
     told = capsys.readouterr().out
-    assert told == "1.6 without penalties, 1.1 with the learned ones\n"
+    assert told == "2.1 without penalties, 1.0 with the learned ones\n"
     assert f"    {told}" in (ROOT / "README.md").read_text()
     assert isinstance(names["solver"], AbstractSolver)
 

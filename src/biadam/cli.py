@@ -73,6 +73,78 @@ def hyper_cleaning(
     _run(task, solver, settings or [], steps, seconds, seed, out, as_json)
 
 
+@run_app.command("ridge")
+def ridge(
+    solver: Solver = None,
+    data: Annotated[str, typer.Option(help="diabetes or breast_cancer (embedded).")] = "diabetes",
+    most: Annotated[float | None, typer.Option(help="No penalty above this.")] = None,
+    sparse: Annotated[
+        float | None, typer.Option(help="No more than this in all penalties.")
+    ] = None,
+    junk: Annotated[int, typer.Option(help="Features of pure noise to add.")] = 20,
+    train: Annotated[int | None, typer.Option(help="Training rows.")] = None,
+    validation: Annotated[int | None, typer.Option(help="Validation rows.")] = None,
+    batch: Annotated[int, typer.Option(help="Size of a minibatch.")] = 64,
+    steps: Steps = None,
+    seconds: Seconds = None,
+    seed: Seed = 0,
+    out: Out = None,
+    settings: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Tune a penalty for every feature of a linear model."""
+    if most is not None and sparse is not None:
+        raise Mistake("`--most` and `--sparse` can't be given together; choose one of them.")
+    from . import sets, tasks
+
+    penalties: sets.AbstractSet = sets.NonNegative()
+    if most is not None:
+        penalties = sets.Box(0.0, most)
+    elif sparse is not None:
+        penalties = tasks.Budget(sparse)
+    task = tasks.ridge(
+        data,
+        outer_set=penalties,
+        junk=junk,
+        train=train,
+        validation=validation,
+        batch=batch,
+        seed=seed,
+    )
+    _run(task, solver, settings or [], steps, seconds, seed, out, as_json)
+
+
+@run_app.command("selection")
+def selection(
+    solver: Solver = None,
+    data: Annotated[str, typer.Option(help="digits (embedded) or mnist.")] = "digits",
+    choose: Annotated[int | None, typer.Option(help="Examples to choose.")] = None,
+    noise: Annotated[float, typer.Option(help="Share of wrong training labels.")] = 0.6,
+    train: Annotated[int | None, typer.Option(help="Training examples.")] = None,
+    validation: Annotated[int | None, typer.Option(help="Clean examples.")] = None,
+    batch: Annotated[int, typer.Option(help="Size of a minibatch.")] = 128,
+    steps: Steps = None,
+    seconds: Seconds = None,
+    seed: Seed = 0,
+    out: Out = None,
+    settings: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Choose the training examples to learn from, by a few clean ones."""
+    from . import tasks
+
+    task = tasks.selection(
+        data,
+        choose=choose,
+        noise=noise,
+        train=train,
+        validation=validation,
+        batch=batch,
+        seed=seed,
+    )
+    _run(task, solver, settings or [], steps, seconds, seed, out, as_json)
+
+
 compare_app = typer.Typer(
     help="Run several methods on a task, for the same time each.",
     no_args_is_help=True,
@@ -116,6 +188,8 @@ def _show_comparison(rows: "list[Row]") -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from .compare import PENALISED
+
     metrics = next((list(row.metrics) for row in rows if row.metrics), [])
     drawn = Table(box=None, pad_edge=False)
     for heading in ("method", *(name.replace("_", " ") for name in metrics), "steps/s", "diverged"):
@@ -126,11 +200,14 @@ def _show_comparison(rows: "list[Row]") -> None:
             f"{row.metrics[name]:.3f} ± {row.spread[name]:.3f}" if name in row.metrics else "-"
             for name in metrics
         )
-        pace = "-" if row.steps_per_second is None else f"{row.steps_per_second:,.0f}"
-        drawn.add_row(row.solver, *cells, pace, str(row.diverged))
+        pace = "-" if row.steps_per_second is None else f"{row.steps_per_second:,.3g}"
+        name = row.solver + (" *" if row.solver in PENALISED else "")
+        drawn.add_row(name, *cells, pace, str(row.diverged))
     console = Console()
     console.width = max(console.width, 120)
     console.print(drawn)
+    if any(row.solver in PENALISED for row in rows):
+        print("* its y is no minimiser of the inner loss, which flatters it on the outer one")
     for row in rows:
         if row.refused:
             print(f"{row.solver} does not take this task: {row.refused}")

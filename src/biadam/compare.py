@@ -33,6 +33,9 @@ PAPER = (
     "vr_biadam",
 )
 
+# Their y tends to the minimiser of f plus a penalty, not to y*(x): on f it looks better than it is.
+PENALISED = ("bome", "f2ba", "f2sa", "pbgd_gradient", "pbgd_value")
+
 
 class Row(NamedTuple):
     """What a method reached: means over seeds, and the half-range between the extreme ones."""

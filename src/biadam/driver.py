@@ -22,6 +22,7 @@ from .data import AbstractSource
 from .outputs import AbstractOutput, Last
 from .problem import Calls, Levels, Problem, Sample
 from .progress import Progress
+from .sets import AbstractSet, Free
 from .solver import AbstractSolver, Info
 
 
@@ -38,6 +39,20 @@ class DivergedWarning(RuntimeWarning):
 
 class IdleWarning(UserWarning):
     """A part of a method had nothing to do, such as a matrix that adapts to nothing."""
+
+
+class ActiveConstraintWarning(UserWarning):
+    """The inner variable rests against its set, where the implicit hypergradient is wrong."""
+
+
+@dataclass(frozen=True)
+class OfState:
+    """A metric of the whole state of a method, in place of one of (x, y)."""
+
+    function: Callable[[Any], Any]
+
+
+Metric = Callable[[PyTree, PyTree], Any] | OfState
 
 
 @dataclass(frozen=True)
@@ -74,7 +89,7 @@ def run(
     steps: int | None = None,
     seconds: float | None = None,
     key: PRNGKeyArray,
-    metrics: Mapping[str, Callable[[PyTree, PyTree], Any]] | None = None,
+    metrics: Mapping[str, Metric] | None = None,
     every: int | None = None,
     output: AbstractOutput = Last(),
     compiled_loop: bool = True,
@@ -92,7 +107,8 @@ def run(
         seconds: how long to step; compilation and evaluation do not count. With both, the first
             that is reached ends the run.
         key: names all the randomness. Equal keys give equal results, bit for bit.
-        metrics: functions of (x, y), called outside the compiled loop.
+        metrics: functions of (x, y), or `OfState` with a function of the method's state; called
+            outside the compiled loop.
         every: steps between evaluations; by default about fifty over the run.
         output: which iterate to return, of `biadam.outputs`.
         compiled_loop: run many steps inside one compiled loop. Without it every step is its own
@@ -106,6 +122,8 @@ def run(
     if jnp.issubdtype(jnp.result_type(key), jnp.unsignedinteger):
         key = jr.wrap_key_data(key)
     problem.check(x, y, data(key, 0, solver.batches))
+    _check_start("x", x, "outer_set", problem.outer_set)
+    _check_start("y", y, "inner_set", problem.inner_set)
     machine = _Machine(_Parts(problem, solver, data, output, key), compiled_loop)
 
     begun = time.perf_counter()
@@ -154,6 +172,14 @@ def run(
         warnings.warn(message, DivergedWarning, stacklevel=2)
     for remark in solver.remarks(problem, at.state) if done else []:
         warnings.warn(remark, IdleWarning, stacklevel=2)
+    if done and not isinstance(problem.inner_set, Free) and bool(_clips(machine.parts, at.state)):
+        warnings.warn(
+            f"at the end of the run `inner_set` ({type(problem.inner_set).__name__}) still holds y "
+            f"back; the hypergradient assumes that its border is not reached at y*(x), and is not "
+            f"the gradient of F here: widen the set, or move what it says into the inner loss.",
+            ActiveConstraintWarning,
+            stacklevel=2,
+        )
     chosen = output.pick(at.kept, best, at.state.point)
     return Result(
         chosen.x,
@@ -243,6 +269,11 @@ def _losses(parts: _Parts, point: Levels) -> dict[str, Array]:
     }
 
 
+@eqx.filter_jit
+def _clips(parts: _Parts, state: Any) -> Array:
+    return parts.solver.clips(parts.problem, state, parts.sample(0))
+
+
 def _next(parts: _Parts, at: _At) -> _At:
     step = at.step + 1
     sample = parts.sample(step)
@@ -312,13 +343,12 @@ REFRESH = 0.2  # seconds between two looks at the clock
 class _Log:
     """What the evaluations saw."""
 
-    def __init__(self, metrics: dict[str, Callable[[PyTree, PyTree], Any]]):
+    def __init__(self, metrics: dict[str, Metric]):
         self.metrics = metrics
         self.rows: list[tuple[dict[str, float], dict[str, float], int, float, Calls]] = []
 
     def evaluate(self, at: _At, done: int, clock: float, totals: Calls) -> dict[str, float]:
-        x, y, _ = at.state.point
-        values = {name: _scalar(name, fn(x, y)) for name, fn in self.metrics.items()}
+        values = {name: _scalar(name, _measure(m, at.state)) for name, m in self.metrics.items()}
         info = {n: float(v) for n, v in at.info._asdict().items() if n != "calls"}
         self.rows.append((values, info, done, clock, totals))
         return values
@@ -327,6 +357,12 @@ class _Log:
         values, info, at, clock, calls = zip(*self.rows, strict=True)
         columns = lambda rows: {name: np.array([row[name] for row in rows]) for name in rows[0]}
         return columns(values), columns(info), np.array(at), np.array(clock), np.array(calls)
+
+
+def _measure(metric: Metric, state: Any) -> Any:
+    if isinstance(metric, OfState):
+        return metric.function(state)
+    return metric(state.point.x, state.point.y)
 
 
 def _scalar(name: str, value: Any) -> float:
@@ -366,6 +402,22 @@ def _check(
     if every is not None:
         errors.count("every", every)
     output.check(metrics)
+
+
+def _check_start(name: str, start: PyTree, argument: str, home: Any) -> None:
+    """Refuse a start outside its set; a proximal term is finite everywhere."""
+    if not isinstance(home, AbstractSet) or isinstance(home, Free):
+        return
+    leaves = zip(jax.tree.leaves(start), jax.tree.leaves(home.project(start, 1.0)), strict=True)
+    for z, u in leaves:
+        most = lambda a: jnp.max(jnp.abs(a), initial=0)
+        far, size = most(z - u), jnp.maximum(most(z), most(u))
+        if not far <= float(jnp.finfo(z.dtype).eps) ** 0.5 * size:
+            raise errors.Mistake(
+                f"`{name}` must start inside `{argument}`, but an entry of it is {float(far):.2g} "
+                f"away from its projection onto {type(home).__name__}; start there, from "
+                f"problem.{argument}.project({name}, 1.0)."
+            )
 
 
 def _blown_up(first: dict[str, float], now: dict[str, float]) -> str:

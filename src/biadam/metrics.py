@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 import optax.tree
 from jaxtyping import Array, Bool, PyTree
 
@@ -121,7 +123,7 @@ class Adam(AbstractMetric):
 
     def update(self, memory: Moment, h: PyTree, d: PyTree, p: PyTree) -> Moment:
         """Average the squares."""
-        squares = jax.tree.map(jnp.square, self.signal(h, d, p))
+        squares = _squares(self.signal(h, d, p))
         return Moment(tree.mix(self.decay, memory.mean, squares), memory.seen + 1)
 
     def matrix(self, memory: Moment, like: PyTree) -> PyTree:
@@ -137,6 +139,72 @@ class Adam(AbstractMetric):
 def adabelief(decay: float = 0.99, floor: float = 1e-3, corrected: bool = False) -> Adam:
     """Equation (10) with the hypergradient for f_x: ``a <- tau a + (1 - tau) (h - w)^2``."""
     return Adam(decay, floor, signal=deviation, corrected=corrected)
+
+
+class AdaGrad(AbstractMetric):
+    r"""``a <- a + signal^2``, ``A = diag(sqrt(a) + rho)``: steps shrink with all that was seen.
+
+    Args:
+        floor: rho.
+        signal: what drives it.
+    """
+
+    floor: float = 1e-3
+    signal: Signal = eqx.field(static=True, default=fresh)
+
+    def __check_init__(self) -> None:
+        errors.number("AdaGrad.floor", self.floor, above=0)
+
+    def init(self, like: PyTree) -> PyTree:
+        """A sum of zero."""
+        return jax.tree.map(jnp.zeros_like, like)
+
+    def update(self, memory: PyTree, h: PyTree, d: PyTree, p: PyTree) -> PyTree:
+        """Add the squares."""
+        return tree.add_scale(memory, 1.0, _squares(self.signal(h, d, p)))
+
+    def matrix(self, memory: PyTree, like: PyTree) -> PyTree:
+        """The root of the sum, above the floor."""
+        return jax.tree.map(lambda a: _root(a, self.floor, False), memory)
+
+    def idle(self, memory: PyTree) -> Bool[Array, ""]:
+        """Whether f_x was always zero."""
+        return jnp.array(self.signal is partial) & _all_zero(memory)
+
+
+class Largest(AbstractMetric):
+    """The largest that each entry of another metric's matrix has been, so that no step grows."""
+
+    of: AbstractMetric
+
+    def __check_init__(self) -> None:
+        errors.part("Largest.of", self.of, AbstractMetric, "metrics")
+
+    def init(self, like: PyTree) -> tuple[Any, PyTree]:
+        """The other's memory, and nothing so far."""
+        memory = self.of.init(like)
+        shapes = jax.eval_shape(self.of.matrix, memory, like)
+        return memory, jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+
+    def update(self, memory: tuple[Any, PyTree], h: PyTree, d: PyTree, p: PyTree) -> Any:
+        """Let the other learn, and compare."""
+        inner = self.of.update(memory[0], h, d, p)
+        return inner, jax.tree.map(jnp.maximum, memory[1], self.of.matrix(inner, h))
+
+    def matrix(self, memory: tuple[Any, PyTree], like: PyTree) -> PyTree:
+        """The largest."""
+        return memory[1]
+
+    def idle(self, memory: tuple[Any, PyTree]) -> Bool[Array, ""]:
+        """Whether the other is."""
+        return self.of.idle(memory[0])
+
+
+def amsgrad(
+    decay: float = 0.99, floor: float = 1e-3, signal: Signal = fresh, corrected: bool = False
+) -> Largest:
+    """Adam whose mean square never falls: ``A = diag(sqrt(max(a_1, .., a_t)) + rho)``."""
+    return Largest(Adam(decay, floor, signal, corrected=corrected))
 
 
 class Norm(AbstractMetric):
@@ -187,6 +255,149 @@ class Norm(AbstractMetric):
 def norm_belief(decay: float = 0.99, floor: float = 1e-3, start: float = 1.0) -> Norm:
     """Equation (11): ``b <- tau b + (1 - tau) |g_y - v|`` from ``b_0 > 0``."""
     return Norm(decay, floor, signal=deviation, start=start)
+
+
+class AdaGradNorm(AbstractMetric):
+    r"""``b^2 <- b^2 + |signal|^2``, ``B = (b + rho) I``.
+
+    Args:
+        start: b_0, which bounds the first steps.
+        floor: rho.
+        signal: what drives it.
+    """
+
+    start: float = 1.0
+    floor: float = 1e-3
+    signal: Signal = eqx.field(static=True, default=fresh)
+
+    def __check_init__(self) -> None:
+        errors.number("AdaGradNorm.start", self.start, above=0)
+        errors.number("AdaGradNorm.floor", self.floor, above=0)
+
+    def init(self, like: PyTree) -> Array:
+        """b_0^2."""
+        return jnp.square(jnp.asarray(self.start, jnp.result_type(*jax.tree.leaves(like))))
+
+    def update(self, memory: Array, h: PyTree, d: PyTree, p: PyTree) -> Array:
+        """Add the squared norm."""
+        size = optax.tree.norm(self.signal(h, d, p), squared=True)
+        return memory + jnp.asarray(size, memory.dtype)
+
+    def matrix(self, memory: Array, like: PyTree) -> PyTree:
+        """One number for all coordinates."""
+        return jax.tree.map(lambda a: _root(memory, self.floor, False).astype(a.dtype), like)
+
+    def idle(self, memory: Array) -> Bool[Array, ""]:
+        """Whether f_x was always zero."""
+        return jnp.array(self.signal is partial) & (memory == self.init(memory))
+
+
+class Scaling(NamedTuple):
+    """What a transformation of optax remembers, and the matrix that it last divided by."""
+
+    state: Any
+    matrix: PyTree
+    still: Array  # whether all signals so far were zero
+
+
+class FromOptax(AbstractMetric):
+    r"""The matrix that a transformation of optax divides by: ``A = max(signal / update, rho)``.
+
+    That is a matrix where the transformation only rescales: every coordinate of the update must be
+    a positive multiple of that of the signal, whatever came before. So for `optax.scale_by_rms`,
+    `scale_by_rss`, `scale_by_adam`, `scale_by_yogi` and their kin with ``b1=0``, or
+    `clip_by_global_norm`. What averages signals (momentum), turns them around (a negative learning
+    rate) or asks for the variable itself is refused when the metric is made.
+
+    Where the signal is zero the quotient is that of a signal so small that its square vanishes.
+    The numbers of the transformation are part of the program, so that another one is compiled anew.
+
+    Args:
+        transformation: of optax.
+        floor: rho, below which no entry of the matrix falls.
+        signal: what drives it.
+    """
+
+    transformation: optax.GradientTransformation = eqx.field(static=True)
+    floor: float = 1e-3
+    signal: Signal = eqx.field(static=True, default=fresh)
+
+    def __check_init__(self) -> None:
+        errors.number("FromOptax.floor", self.floor, above=0)
+        if not isinstance(self.transformation, optax.GradientTransformation):
+            raise errors.Mistake(
+                f"`FromOptax.transformation` must be a transformation of optax such as "
+                f"optax.scale_by_rms(), but it is {self.transformation!r}."
+            )
+        _check_rescales(self.transformation)
+
+    def init(self, like: PyTree) -> Scaling:
+        """The transformation's own start."""
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes types
+            state = self.transformation.init(like)
+        return Scaling(state, jax.tree.map(jnp.ones_like, like), jnp.array(True))
+
+    def update(self, memory: Scaling, h: PyTree, d: PyTree, p: PyTree) -> Scaling:
+        """Let the transformation see the signal, and take the quotient."""
+        signal = self.signal(h, d, p)
+        state, matrix = _quotient(self.transformation, memory.state, signal)
+        return Scaling(state, matrix, memory.still & _all_zero(signal))
+
+    def matrix(self, memory: Scaling, like: PyTree) -> PyTree:
+        """The last quotient, above the floor."""
+        return jax.tree.map(lambda a: jnp.maximum(a, jnp.asarray(self.floor, a.dtype)), memory[1])
+
+    def idle(self, memory: Scaling) -> Bool[Array, ""]:
+        """Whether f_x was always zero."""
+        return jnp.array(self.signal is partial) & memory.still
+
+
+def _quotient(
+    transformation: optax.GradientTransformation, state: Any, signal: PyTree
+) -> tuple[Any, PyTree]:
+    """The next state, and signal over update; the smallest signals are made just nonzero."""
+
+    def nonzero(h: Array) -> Array:
+        small = float(jnp.finfo(h.dtype).tiny) ** 0.75  # its square underflows, its quotient not
+        return jnp.where(jnp.abs(h) < small, jnp.asarray(small, h.dtype), h)
+
+    signal = jax.tree.map(nonzero, signal)
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes types
+        update, state = transformation.update(signal, state)
+    return state, jax.tree.map(lambda h, u: h / u.astype(h.dtype), signal, update)
+
+
+def _check_rescales(transformation: optax.GradientTransformation) -> None:
+    """Refuse a transformation whose quotient is not positive, tried on signals that turn around."""
+    words = (
+        "must return positive multiples of what it is given, as optax.scale_by_rms() does, but "
+        "{}; leave out its momentum (b1=0), its learning rate, and what needs the variable."
+    )
+    # Huge before tiny, so that any memory of the one would drown the other.
+    sizes = (1e4, -1e-2, 1e4, 1e-2, -1.0, -1e-4)
+    row = np.asarray((1.0, -0.3, 0.0, 2.0), np.float32)
+    with jax.ensure_compile_time_eval():
+        try:
+            signal = jnp.asarray(row)
+            state = transformation.init(signal)
+            for size in sizes:
+                state, matrix = _quotient(transformation, state, jnp.float32(size) * signal)
+                positive = bool(jnp.all((matrix > 0) & jnp.isfinite(matrix)))
+                if not positive:
+                    raise errors.Mistake(
+                        "`FromOptax.transformation` " + words.format("this one does not")
+                    )
+        except errors.Mistake:
+            raise
+        except Exception as error:
+            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise errors.Mistake(
+                "`FromOptax.transformation` " + words.format(f"it fails on them: {said}")
+            ) from error
+
+
+def _squares(signal: PyTree) -> PyTree:
+    return jax.tree.map(jnp.square, signal)
 
 
 def _check_decay(name: str, decay: Any, floor: Any) -> None:

@@ -382,11 +382,11 @@ def root(
     r"""The root t >= 0 of an increasing function h, or 0 where h is not negative there.
 
     Secant steps from ``start``, the first one along ``slope``. As long as the root is known from
-    one side only and a step does not halve the value, the steps double in length; with both sides
-    known such a step is followed by one to the geometric middle. Where the secant leaves the
-    bracket the search goes to 8 times or an eighth of what it knows, so that a root of any
-    magnitude costs about as many passes. It ends where the value or the bracket is round-off, or
-    after `PASSES` evaluations.
+    one side only, the steps double in length while they leave more than a quarter of the value;
+    with both sides known, one that does not halve it is followed by one to the geometric middle.
+    Where the secant leaves the bracket the search goes to 8 times or an eighth of what it knows, so
+    that a root of any magnitude costs about as many passes. It ends where the value or the bracket
+    is round-off, or after `PASSES` evaluations.
 
     ``positive`` says that h(0) < 0 without a look. ``smooth`` ends the search, after one more step,
     where that step's error is sure to be round-off. The caller vouches for :math:`|h''| \le 3 h' /

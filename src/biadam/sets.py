@@ -10,9 +10,10 @@ are leaves, so that changing one never recompiles. All of it runs on the device 
 under ``jit`` and ``vmap``, and has the derivatives of the projection wherever that is
 differentiable.
 
-Tolerances: a member is feasible to a few units of round-off (below 1e-6 of the radius, the total or
-the size of the terms of an equation in single precision), and multipliers are found to round-off.
-The searches for them start from a sample of large variables, so that a few passes over all
+Tolerances: multipliers are found to round-off. A member is feasible to a few units of round-off: in
+single precision below 1e-6 of the radius, the total or the size of the terms of an equation, for
+points up to 1e6 radii or totals away, beyond which the round-off of the point exceeds the set.
+Large variables are searched from a first guess on a sample, so that a few passes over all
 coordinates are enough; no search takes more than 50.
 """
 

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax.tree
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Bool, Int, PyTree
 
 from . import errors, schedules, tree
 from .estimators import AbstractEstimator
@@ -38,6 +38,16 @@ class Info(NamedTuple):
     residual: Array  # |H s - f_y| / |f_y|, NaN where the method does not know it
 
 
+class Move(NamedTuple):
+    """What decides the step of one level, in the order that `proximal_step` takes it."""
+
+    point: PyTree
+    direction: PyTree
+    matrix: PyTree
+    step_size: Array
+    home: AbstractProximal
+
+
 class AbstractSolver(eqx.Module):
     """A method: two pure functions, whose state has a ``step`` and a ``point``."""
 
@@ -57,6 +67,14 @@ class AbstractSolver(eqx.Module):
     def remarks(self, problem: Problem, state: Any) -> list[str]:
         """What a user should know about a run that reached this state, a sentence each."""
         return []
+
+    def clips(self, problem: Problem, state: Any, sample: Sample) -> Bool[Array, ""]:
+        """Whether a step of y from here is held back by ``inner_set``, as by a border at y*(x).
+
+        There the implicit formula is not the gradient of F. Methods that do not use it, or can't
+        tell, answer no. The sample is at the service of those that keep no direction of y.
+        """
+        return jnp.array(False)
 
 
 class SingleLoop(AbstractSolver):
@@ -130,6 +148,21 @@ class SingleLoop(AbstractSolver):
             if name is not None and bool(metric.idle(memory))
         ]
 
+    def clips(self, problem: Problem, state: State, sample: Sample) -> Bool[Array, ""]:
+        """Look at the step of y that would come next."""
+        return held_back(self.moves(problem, state).y)
+
+    def moves(self, problem: Problem, state: State) -> Levels:
+        """The `Move` of each level that the next step will make."""
+        outer, inner = self.step_size
+        system, domain = self.hypergradient.system
+        sizes = Levels(*(schedules.at(s, state.step) for s in (outer, inner, system)))
+        homes = Levels(problem.outer_set, problem.inner_set, domain)
+        metrics = self._metrics(state.point)
+        read = lambda z, metric, memory: metric.matrix(memory, z)
+        matrices = tree.each(read, state.point, metrics, state.memory)
+        return tree.each(Move, state.point, state.direction, matrices, sizes, homes)
+
     def _info(self, state: State, fresh: Field, calls: Calls, eta: Array) -> Info:
         return info_of(calls, eta, state.direction.x, state.direction.y, fresh.residual)
 
@@ -142,24 +175,8 @@ class SingleLoop(AbstractSolver):
         return Levels(self.outer_metric, self.inner_metric, system)
 
     def _descend(self, problem: Problem, state: State, eta: Array) -> Levels:
-        outer, inner = self.step_size
-        system, domain = self.hypergradient.system
-        steps = Levels(*(schedules.at(s, state.step) for s in (outer, inner, system)))
-        homes = Levels(problem.outer_set, problem.inner_set, domain)
-        metrics = self._metrics(state.point)
-
-        def one(
-            z: PyTree,
-            d: PyTree,
-            metric: AbstractMetric,
-            memory: Any,
-            gamma: Array,
-            home: AbstractProximal,
-        ) -> PyTree:
-            target = proximal_step(z, d, metric.matrix(memory, z), gamma, home)
-            return tree.mix(eta, target, z)
-
-        return tree.each(one, state.point, state.direction, metrics, state.memory, steps, homes)
+        step = lambda move, z: tree.mix(eta, proximal_step(*move), z)
+        return tree.each(step, self.moves(problem, state), state.point)
 
     def _learn(self, memory: Levels, fresh: Field, direction: Levels) -> Levels:
         partial = Levels(fresh.partial, fresh.value.y, fresh.value.s)
@@ -174,12 +191,31 @@ def proximal_step(
     r""":math:`\operatorname{argmin}_u \langle d, u \rangle + \tfrac{1}{2\gamma} \|u - z\|_A^2`
     over the set, or with the proximal term added.
     """
+    weight = jax.tree.map(lambda a: a / jnp.asarray(step_size, a.dtype), matrix)
+    return home.prox(_free_step(z, direction, matrix, step_size), weight)
 
+
+def held_back(move: Move) -> Bool[Array, ""]:
+    """Whether the set or term takes away more than a tenth of the free step.
+
+    At a border that holds the limit it takes all of it; at a limit inside nothing. What lies
+    between is a run on its way, or noise near a border.
+    """
+    free = _free_step(*move[:4])
+    size = lambda one, other: optax.tree.norm(tree.add_scale(one, -1.0, other))
+    taken, step = size(proximal_step(*move), free), size(free, move.point)
+    round_off = 100 * float(jnp.finfo(taken.dtype).eps) * optax.tree.norm(move.point)
+    return (taken > HELD_BACK * step) & (taken > round_off)
+
+
+HELD_BACK = 0.1
+
+
+def _free_step(z: PyTree, direction: PyTree, matrix: PyTree, step_size: Any) -> PyTree:
     def descend(z: Array, d: Array, a: Array) -> Array:
         return z - jnp.asarray(step_size, z.dtype) * d / a
 
-    weight = jax.tree.map(lambda a: a / jnp.asarray(step_size, a.dtype), matrix)
-    return home.prox(jax.tree.map(descend, z, direction, matrix), weight)
+    return jax.tree.map(descend, z, direction, matrix)
 
 
 def refuse_sets(problem: Problem, name: str, *, outer: bool = True, inner: bool = True) -> None:

@@ -39,3 +39,17 @@ class Task:
     def source_for(self, name: str) -> AbstractSource:
         """The task's source, or the one that a method with other needs gets."""
         return self.sources.get(name, self.source)
+
+
+def detection(suspicion: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
+    """How well a score finds what is wrong: area under the ROC curve, and the best F1.
+
+    Both are NaN where nothing, or everything, is wrong.
+    """
+    from sklearn.metrics import precision_recall_curve, roc_auc_score
+
+    if wrong.all() or not wrong.any():
+        return {"auc": float("nan"), "f1": float("nan")}
+    precision, recall, _ = precision_recall_curve(wrong, suspicion)
+    f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
+    return {"auc": float(roc_auc_score(wrong, suspicion)), "f1": float(f1.max())}

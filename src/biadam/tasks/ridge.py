@@ -10,7 +10,7 @@ which only C penalises. C keeps the inner problem strongly convex where no featu
 negative x would not, so every set of penalties has x >= 0.
 """
 
-from typing import Any
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +21,10 @@ from jaxtyping import Array, PyTree
 
 from .. import errors
 from ..data import Minibatches
-from ..data.tables import Rows, table
+from ..data.tables import Rows, Table, table
 from ..problem import Problem
-from ..schedules import PowerDecay
 from ..sets import AbstractSet, L1Ball, NonNegative
-from .base import Task
+from .base import Task, detection
 
 
 class Budget(AbstractSet):
@@ -77,10 +76,10 @@ def ridge(
     errors.number("scale", scale, above=0)
     errors.number("ridge", ridge, above=0)
     parts = table(data, train, validation, junk, seed)
-    features, real = len(parts.names), len(parts.names) - junk
+    features = len(parts.names)
+    useless = np.arange(features) >= features - junk
     x0 = _start(outer_set, features)
-    rows = [Rows(*map(jnp.asarray, of)) for of in (parts.train, parts.validation, parts.test)]
-    examples, held, test = rows
+    examples, held, test = jax.tree.map(jnp.asarray, (parts.train, parts.validation, parts.test))
     entry = optax.sigmoid_binary_cross_entropy if parts.classes else optax.squared_error
 
     def predict(y: PyTree, of: Rows) -> Array:
@@ -96,7 +95,7 @@ def ridge(
 
     validation_loss = jax.jit(lambda x, y: outer(x, y, held))
     test_loss = jax.jit(lambda x, y: outer(x, y, test))
-    best_common = _Once(lambda: _common(parts.train, parts.validation, parts.classes, ridge))
+    common = cache(lambda: one_for_all(parts, ridge))
 
     def judge(y: PyTree, prefix: str) -> dict[str, float]:
         found = {
@@ -109,22 +108,21 @@ def ridge(
         return found
 
     def evaluate(x: Array, y: PyTree) -> dict[str, float]:
-        useless = np.arange(features) >= real
         return {
             **judge(y, ""),
-            **judge(_point(best_common()[1]), "common_"),
-            "common_penalty": best_common()[0],
-            "junk_auc": _area(np.asarray(x), useless),
+            **judge(_point(common()[1]), "common_"),
+            "common_penalty": common()[0],
             "penalised": float(np.mean(np.asarray(x) > 0)),
+            "junk_auc": detection(np.asarray(x), useless)["auc"],
         }
 
     def keep(x: Array, y: PyTree) -> dict[str, np.ndarray]:
         return {
             "penalty": scale * np.asarray(x),
             "coefficient": np.asarray(y["coefficient"]),
-            "common_coefficient": best_common()[1][:-1],
+            "common_coefficient": common()[1][:-1],
             "feature": np.asarray(parts.names),
-            "junk": np.arange(features) >= real,
+            "junk": useless,
         }
 
     zero = jnp.zeros((), x0.dtype)
@@ -138,15 +136,32 @@ def ridge(
         curves={"validation_loss": validation_loss},
         evaluate=evaluate,
         solver="biadam_tracked",
-        settings={},
-        steps=10_000,
+        settings={
+            "biadam_tracked": {"step_size": (0.3, 0.1)},
+            "vr_biadam_tracked": {"step_size": (0.3, 0.1)},
+        },
+        steps=20_000,
         keep=keep,
     )
 
 
-def fit(
-    rows: Rows, penalty: np.ndarray, classes: bool, sweeps: int = 100
-) -> np.ndarray:
+def one_for_all(parts: Table, ridge: float) -> tuple[float, np.ndarray]:
+    """The common penalty of all coefficients that validates best, of a grid, and its theta."""
+    shape = np.append(np.ones(len(parts.names)), 0.0)
+    grid = np.append(0.0, np.geomspace(1e-4, 1e2, 61))
+    fits = [fit(parts.train, p * shape + ridge, parts.classes) for p in grid]
+    best = int(np.argmin([mean_loss(parts.validation, y, parts.classes) for y in fits]))
+    return float(grid[best]), fits[best]
+
+
+def mean_loss(rows: Rows, theta: np.ndarray, classes: bool) -> float:
+    """The mean loss in double precision; the last entry of theta is the intercept."""
+    out = rows.feature.astype(np.float64) @ theta[:-1] + theta[-1]
+    target = rows.target.astype(np.float64)
+    return float(np.mean(np.logaddexp(0, out) - target * out if classes else (out - target) ** 2))
+
+
+def fit(rows: Rows, penalty: np.ndarray, classes: bool) -> np.ndarray:
     """The minimiser of the mean loss and ``sum penalty_k theta_k^2``, by Newton's method.
 
     The last column of theta is the intercept, which has a penalty like the others. Steps are halved
@@ -154,14 +169,9 @@ def fit(
     """
     a = np.concatenate([rows.feature, np.ones((len(rows.target), 1))], axis=1).astype(np.float64)
     b, n = rows.target.astype(np.float64), len(rows.target)
-
-    def loss(theta: np.ndarray) -> float:
-        out = a @ theta
-        each = np.logaddexp(0, out) - b * out if classes else (out - b) ** 2
-        return float(each.mean() + penalty @ theta**2)
-
+    value = lambda theta: mean_loss(rows, theta, classes) + penalty @ theta**2
     theta = np.zeros(a.shape[1])
-    for _ in range(sweeps):
+    for _ in range(100):
         out = a @ theta
         share = 1 / (1 + np.exp(-out))
         slope, bend = (share - b, share * (1 - share)) if classes else (2 * (out - b), 2 + 0 * out)
@@ -169,8 +179,29 @@ def fit(
         if np.linalg.norm(gradient) < 1e-10:
             break
         step = np.linalg.solve((a.T * bend) @ a / n + 2 * np.diag(penalty), gradient)
-        length, now = 1.0, loss(theta)
-        while loss(theta - length * step) > now and length > 1e-6:
+        length = 1.0
+        while length > 1e-6 and value(theta - length * step) > value(theta):
             length /= 2
         theta = theta - length * step
     return theta
+
+
+def _point(theta: np.ndarray) -> PyTree:
+    short = jnp.asarray(theta, jnp.float32)
+    return {"coefficient": short[:-1], "intercept": short[-1]}
+
+
+def _start(outer_set: AbstractSet, features: int) -> Array:
+    """The member nearest to no penalties, after a look at whether some members are negative."""
+    zero = jnp.zeros(features, jnp.float32)
+    outer_set.check("x", zero)
+    below = jax.vmap(lambda p: outer_set.project(p, jnp.ones_like(p)))(
+        -10 * jnp.eye(features, dtype=zero.dtype)
+    )
+    if bool(jnp.any(below < 0)):
+        raise errors.Mistake(
+            f"`outer_set` must hold no negative penalties, which would leave the inner problem "
+            f"without a minimiser, but {type(outer_set).__name__} does; take for example "
+            f"NonNegative(), Box(0, 10) or tasks.Budget(3)."
+        )
+    return outer_set.project(zero, jnp.ones_like(zero))

@@ -1,0 +1,211 @@
+"""Constraints: the right optimum by the right projection, feasible all the way, and the warnings.
+
+The matrix is driven by f_x, the letter of Algorithm 1: at the optimum over a simplex all entries of
+the gradient that belong to the support are equal, so that a matrix driven by the gradient tends to
+a multiple of the identity there and the Euclidean projection would get away with it.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+import biadam
+from biadam import Levels, Mistake, Problem, driver, metrics, schedules, solvers
+from biadam.driver import ActiveConstraintWarning
+from biadam.hypergradients import Exact
+from biadam.outputs import AbstractOutput
+from biadam.proximal import L1, AbstractProximal
+from biadam.sets import Box, HalfSpace, L1Ball, L2Ball, NonNegative, Simplex
+from biadam.tasks import Quadratic
+
+BED = Quadratic((4, 5), condition=3.0, seed=6)
+KEY = jax.random.key(0)
+STEPS = 1500  # after which both methods have converged to 1e-6
+NORMAL = np.array([1.0, -2.0, 0.3, 0.5])
+INVERSE = np.linalg.inv(BED.hessian)
+CURVATURE = BED.ridge * np.eye(4) + BED.coupling @ INVERSE @ INVERSE @ BED.coupling.T
+SLOPE = CURVATURE @ BED.optimum()
+
+
+class Case(NamedTuple):
+    """A set or term of x, and what a general solver must know of it."""
+
+    home: AbstractProximal
+    excess: Callable[[Any], Any]  # how far outside a point is
+    margin: float  # by how much at least the Euclidean projection misses the optimum
+    bounds: tuple[float, float] | None = None  # of the solver's variables
+    constraint: str | None = "ineq"  # whether the excess is an inequality, an equation or nothing
+    split: bool = False  # the solver sees x as the difference of two nonnegative vectors
+    weight: float = 0.0  # of a penalty on the sum of these
+
+
+CASES = {
+    # The projection onto a box is the same in every diagonal metric.
+    "box": Case(Box(-0.3, 0.2), lambda x: abs(x + 0.05).max() - 0.25, 0.0, (-0.3, 0.2), None),
+    "l2 ball": Case(L2Ball(0.5), lambda x: (x @ x) ** 0.5 - 0.5, 0.1),
+    "simplex": Case(Simplex(0.8), lambda x: x.sum() - 0.8, 0.5, (0.0, 1.0), "eq"),
+    "l1 ball": Case(L1Ball(0.7), lambda x: abs(x).sum() - 0.7, 0.5, (0.0, 9.0), split=True),
+    "half-space": Case(HalfSpace(NORMAL, -0.4), lambda x: NORMAL @ x + 0.4, 0.1),
+    "l1 term": Case(L1(0.3), lambda x: 0.0, 0.2, (0.0, 9.0), None, split=True, weight=0.3),
+}
+METHODS = {
+    # The floors keep the steps stable where f_x is zero.
+    "biadam": (solvers.biadam, 0.05, metrics.Adam(0.9, 0.2, metrics.partial, corrected=True)),
+    "vr_biadam": (solvers.vr_biadam, 0.4, metrics.AdaGrad(1.0, metrics.partial)),
+}
+
+
+def constrained_optimum(case):
+    """By sequential quadratic programming; F is quadratic, so that one such problem is all."""
+    whole = (lambda z: z[:4] - z[4:]) if case.split else (lambda z: z)
+    both = (lambda g: np.concatenate([g, -g])) if case.split else (lambda g: g)
+    outside = (lambda z: z.sum() - 0.7) if case.split else case.excess  # smooth in the parts
+    found = minimize(
+        lambda z: whole(z) @ (CURVATURE @ whole(z) / 2 - SLOPE) + case.weight * z.sum(),
+        np.full(8 if case.split else 4, 0.1),
+        jac=lambda z: both(CURVATURE @ whole(z) - SLOPE) + case.weight,
+        bounds=None if case.bounds is None else [case.bounds] * (8 if case.split else 4),
+        constraints=[{"type": case.constraint, "fun": lambda z: -outside(z)}]
+        if case.constraint
+        else [],
+        method="SLSQP",
+        options={"ftol": 1e-16, "maxiter": 500},
+    )
+    return whole(found.x)
+
+
+class Path(AbstractOutput):
+    """All x of a run, in place of one."""
+
+    steps: int = eqx.field(static=True)
+
+    def init(self, point):
+        return jnp.zeros((self.steps + 1, *point.x.shape)).at[0].set(point.x)
+
+    def update(self, kept, point, step, key):
+        return kept.at[step - 1].set(point.x)
+
+    def pick(self, kept, best, last):
+        return Levels(kept, last.y)
+
+
+class Metric(AbstractProximal):
+    """A set or term in the norm of the matrix, or in a multiple of the Euclidean one in its place.
+
+    Which of them is a leaf, so that the right and the wrong step share a compiled program.
+    """
+
+    home: AbstractProximal
+    euclidean: Any
+    scale: float  # of the Euclidean norm; a projection does not feel it, a term does
+
+    def prox(self, point, matrix):
+        return self.home.prox(point, jnp.where(self.euclidean, self.scale, matrix))
+
+    def check(self, name, point):
+        self.home.check(name, point)
+
+
+def go(problem, solver, x=BED.x0, y=BED.y0, steps=STEPS, data=None, **given):
+    data = BED.full() if data is None else data
+    return biadam.run(problem, solver, data, x, y, steps=steps, every=steps, key=KEY, **given)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", CASES)
+def test_converges_to_the_constrained_optimum_and_by_the_right_projection_only(name, method):
+    case = CASES[name]
+    make, step_size, metric = METHODS[method]
+    solver = make(
+        (step_size, 1.0),
+        hypergradient=Exact(),
+        outer_metric=metric,
+        inner_metric=metrics.Identity(),
+        mixing=0.7,
+        rates=schedules.Constant(0.8, 0.8),
+    )
+    start = case.home.prox(BED.x0, 1.0)
+
+    def path(euclidean):
+        home = Metric(case.home, jnp.asarray(euclidean), 1 / step_size)
+        problem = Problem(BED.outer, BED.inner, outer_set=home)
+        return np.asarray(go(problem, solver, start, output=Path(STEPS)).x)
+
+    optimum = constrained_optimum(case)
+    right = path(False)
+    np.testing.assert_allclose(right[-1], optimum, atol=1e-6)
+    assert max(case.excess(x) for x in right) <= 1e-12
+    if case.constraint == "eq":
+        assert max(abs(case.excess(x)) for x in right) <= 1e-12
+    wrong = path(True)
+    if case.margin:
+        assert abs(wrong[-STEPS // 3 :] - optimum[None]).max(1).min() > case.margin
+    else:
+        np.testing.assert_array_equal(wrong, right)
+    assert max(case.excess(x) for x in wrong) <= 1e-12
+
+
+INNER = np.asarray(BED.solution(BED.optimum()))
+TIGHT, WIDE = 0.9 * abs(INNER).max(), 1.1 * abs(INNER).max()
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_an_inner_border_that_is_reached_is_told_once(noise):
+    """A run on a set whose border the solution stays clear of is silent: warnings are errors."""
+    bed = Quadratic((4, 5), condition=3.0, seed=6, noise=noise)
+    data = bed.minibatches(2) if noise else bed.full()
+    solver = solvers.biadam((0.05, 0.3), hypergradient=Exact())
+    home = lambda edge: Problem(bed.outer, bed.inner, inner_set=Box(-edge, edge))
+    with pytest.warns(ActiveConstraintWarning, match=r"`inner_set` \(Box\) still holds y") as told:
+        result = go(home(TIGHT), solver, steps=3000, data=data)
+    assert len(told) == 1
+    assert abs(np.asarray(result.y)).max() > 0.9 * TIGHT
+    go(home(2 * WIDE), solver, steps=3000, data=data)
+
+
+def test_a_border_that_is_reached_on_the_way_only_is_not_told():
+    solver = solvers.biadam(
+        (0.05, 1.5), hypergradient=Exact(), inner_metric=metrics.Identity(), mixing=0.9
+    )
+    problem = Problem(BED.outer, BED.inner, inner_set=Box(-WIDE, WIDE))
+    far = jnp.full(5, WIDE)
+    with pytest.warns(ActiveConstraintWarning):
+        go(problem, solver, BED.x0 - 9, far, steps=1)
+    go(problem, solver, BED.x0 - 9, far, steps=1000)
+
+
+@pytest.mark.parametrize(
+    ("home", "start", "answer"),
+    [
+        (Box(-1.0, 1.0), jnp.asarray([0.0, 0.0, 1.5, 0.0]), "0.5 away from .* onto Box"),
+        (Simplex(), jnp.zeros(4), "0.25 away from its projection onto Simplex"),
+        (NonNegative(), jnp.full(4, -1e-3), "0.001 away"),
+        (L2Ball(1e-6), jnp.full(4, 1e-6), "5e-07 away"),
+    ],
+)
+def test_a_start_outside_is_refused(home, start, answer):
+    problem = Problem(BED.outer, BED.inner, outer_set=home)
+    with pytest.raises(Mistake, match=f"`x` must start inside `outer_set`, but .* {answer}"):
+        go(problem, solvers.biadam(), start, steps=1)
+    y = jnp.concatenate([start, jnp.zeros(1)])
+    problem = Problem(BED.outer, BED.inner, inner_set=home)
+    with pytest.raises(Mistake, match="`y` must start inside `inner_set`"):
+        go(problem, solvers.biadam(), y=y, steps=1)
+
+
+def test_a_start_inside_or_on_the_border_is_taken():
+    single = lambda a: jnp.asarray(a, jnp.float32)
+    uneven = np.array([0.1, 0.2, 0.3, 0.4])
+    for home, start in (
+        (Simplex(), single(uneven)),
+        (Simplex(0.1), single(uneven / 10)),
+        (L2Ball(0.3), single(uneven) * (0.3 / jnp.linalg.norm(single(uneven)))),
+        (L1(0.5), jnp.ones(4)),  # a term is finite everywhere
+    ):
+        driver._check_start("x", start, "outer_set", home)
