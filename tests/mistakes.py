@@ -10,7 +10,7 @@ import numpy as np
 
 import biadam
 from biadam import Problem, metrics, outputs, schedules, solvers
-from biadam.data import FullBatch, Minibatches
+from biadam.data import FullBatch, Minibatches, omniglot
 from biadam.hypergradients import (
     ConjugateGradient,
     Exact,
@@ -192,6 +192,13 @@ MISTAKES: dict[str, MistakeRow] = {
     "more examples than there are": MistakeRow(
         lambda: hyper_cleaning(train=1500, validation=400),
         "ask for 1900 examples, but digits has 1797",
+    ),
+    "third of two small sets": MistakeRow(
+        lambda: omniglot.small_background(3), "`number` must be 1 or 2, but it is 3"
+    ),
+    "all alphabets held out": MistakeRow(
+        lambda: omniglot.split_alphabets(omniglot.few_shot_digits()[1], 4, seed=0),
+        "`validation` must leave an alphabet to train on, but it is 4 of 4",
     ),
     "inner problem without curvature": MistakeRow(
         lambda: biadam.hypergradient(

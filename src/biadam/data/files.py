@@ -1,7 +1,7 @@
 """Finding published files: a folder of the user's, the cache, or the official mirrors.
 
-Whatever is found is checked against the published checksum of its decompressed content before it
-is used, so that a truncated or altered file can't pass.
+Whatever is found is checked against its published checksum before it is used, so that a truncated
+or altered file can't pass.
 """
 
 import gzip
@@ -9,6 +9,8 @@ import hashlib
 import os
 import urllib.error
 import urllib.request
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import Mistake
@@ -24,43 +26,51 @@ def fetch(name: str, md5: str, mirrors: tuple[str, ...]) -> bytes:
     """The content of a gzipped file, decompressed; ``md5`` is that of the content.
 
     Looks below the folder that the environment variable BIADAM_DATA names, then in the cache, then
-    at the mirrors, in this order.
+    at the mirrors, in this order. The file may also lie there decompressed.
     """
-    places = [os.environ.get("BIADAM_DATA"), str(cache_folder())]
-    for place in places:
-        for path in sorted(Path(place).rglob(f"{name}*")) if place else []:
-            content = _open(path, name)
-            if content is not None:
-                if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
-                    raise Mistake(
-                        f"{path} is not the published {name}: its checksum differs; remove it "
-                        f"and take the original."
-                    )
-                return content
-    return _download(name, md5, mirrors)
+    packed = f"{name}.gz"
+    for found, unpack in ((name, bytes), (packed, gzip.decompress)):
+        content = local(found, md5, unpack)
+        if content is not None:
+            return content
+    return download(packed, md5, mirrors, gzip.decompress)
 
 
-def _open(path: Path, name: str) -> bytes | None:
-    if path.name == name:
-        return path.read_bytes()
-    if path.name == f"{name}.gz":
-        return gzip.decompress(path.read_bytes())
+def local(name: str, md5: str, unpack: Callable[[bytes], bytes] = bytes) -> bytes | None:
+    """The content of a file of this machine, if there is one of that name; the mirrors are left.
+
+    ``md5`` is that of the unpacked content.
+    """
+    for place in (os.environ.get("BIADAM_DATA"), str(cache_folder())):
+        for path in sorted(Path(place).rglob(name)) if place else []:
+            try:
+                content = unpack(path.read_bytes())
+            except (OSError, EOFError, zlib.error):
+                content = b""  # cut off or altered, like any other content
+            if not _is(content, md5):
+                raise Mistake(
+                    f"{path} is not the published {name}: its checksum differs; remove it and "
+                    f"take the original."
+                )
+            return content
     return None
 
 
-def _download(name: str, md5: str, mirrors: tuple[str, ...]) -> bytes:
+def download(
+    name: str, md5: str, mirrors: tuple[str, ...], unpack: Callable[[bytes], bytes] = bytes
+) -> bytes:
+    """The content of a file of the mirrors, which is kept in the cache."""
     reasons = []
     for mirror in mirrors:
         try:
-            with urllib.request.urlopen(f"{mirror}{name}.gz", timeout=30) as reply:
+            with urllib.request.urlopen(f"{mirror}{name}", timeout=30) as reply:
                 packed = reply.read()
-            content = gzip.decompress(packed)
-        except (urllib.error.URLError, OSError) as error:
+            content = unpack(packed)
+        except (urllib.error.URLError, OSError, EOFError, zlib.error) as error:
             reasons.append(str(getattr(error, "reason", error)))
             continue
-        if hashlib.md5(content, usedforsecurity=False).hexdigest() == md5:
-            cache_folder().mkdir(parents=True, exist_ok=True)
-            (cache_folder() / f"{name}.gz").write_bytes(packed)
+        if _is(content, md5):
+            keep(name, packed)
             return content
         reasons.append("wrong checksum")
     raise Mistake(
@@ -68,3 +78,15 @@ def _download(name: str, md5: str, mirrors: tuple[str, ...]) -> bytes:
         f"it could not be downloaded ({'; '.join(reasons)}); put the file there, or use the "
         f"embedded data, `digits`."
     )
+
+
+def keep(name: str, content: bytes) -> None:
+    """Put a file into the cache, whole or not at all."""
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    part = cache_folder() / f"{name}.{os.getpid()}.part"
+    part.write_bytes(content)
+    part.replace(cache_folder() / name)
+
+
+def _is(content: bytes, md5: str) -> bool:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest() == md5
