@@ -51,7 +51,7 @@ def test_inner_solution_far_from_quadratic_and_over_pytrees():
     found = stationarity.inner_solution(problem, x, y, batch)
     slope = problem.inner_gradient(x, found, batch)
     assert max(float(jnp.abs(a).max()) for a in jax.tree.leaves(slope)) < 1e-12
-    with pytest.raises(Mistake, match="in 2 Newton steps, .*; raise `steps`"):
+    with pytest.raises(Mistake, match=r"in 2 Newton steps, .*; raise `steps`"):
         stationarity.inner_solution(problem, x, y, batch, steps=2)
     hill = Problem(problem.outer, lambda x, y, batch: -inner(x, y, batch))
     with pytest.raises(Mistake, match="not strongly convex"):

@@ -24,7 +24,7 @@ arXiv:2106.11396, section "Useful Convergence Metric".
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
