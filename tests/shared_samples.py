@@ -1,5 +1,6 @@
 """One stream of samples for a method of the library and for its second implementation."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,32 +19,44 @@ KEY = jr.key(7)
 STEPS = 50
 
 
+def drawn(data: Any, batches: int) -> Sample:
+    """The samples 0 to `STEPS` of a source, stacked; arrays of NumPy but for the keys."""
+    stacked = jax.jit(jax.vmap(lambda t: data(KEY, t, batches)))(jnp.arange(STEPS + 1))
+    return jax.tree.map(np.asarray, stacked._replace(key=None))._replace(key=stacked.key)
+
+
+@functools.cache
+def minibatches(batches: int) -> Sample:
+    """Those of the usual source, drawn once for all tests."""
+    return drawn(BED.minibatches(2), batches)
+
+
 class Shared:
     """One stream of samples, for the library and, as coefficients, for the second one."""
 
     def __init__(self, batches: int, data: Any = None, problem: Problem = BED.problem):
-        self.data, self.batches, self.problem = data or BED.minibatches(2), batches, problem
-        draw = jax.jit(jax.vmap(lambda t: self.data(KEY, t, batches)))
-        self.stacked = draw(jnp.arange(STEPS + 1))
+        self.problem = problem
+        self.whole = jax.tree.map(jnp.asarray, (BED.outer_data, BED.inner_data))
+        self.stacked = minibatches(batches) if data is None else drawn(data, batches)
 
     def sample(self, t: int) -> Sample:
         """Number t of the stream, the one that the library's step t is given."""
-        whole = self.data.outer, self.data.inner
-        return jax.tree.map(lambda a: a[t], self.stacked)._replace(whole=whole)
+        return jax.tree.map(lambda a: jnp.asarray(a[t]), self.stacked)._replace(whole=self.whole)
 
     def trajectory(self, solver: Any) -> tuple[np.ndarray, np.ndarray]:
         """X and y after each of the library's steps."""
 
-        def go(state: Any, t: Any) -> tuple[Any, Any]:
-            state, _ = solver.step(self.problem, state, self.data(KEY, t, self.batches))
+        def go(state: Any, sample: Any) -> tuple[Any, Any]:
+            sample = sample._replace(whole=self.whole)
+            state, _ = solver.step(self.problem, state, sample)
             return state, (state.point.x, state.point.y)
 
         @jax.jit
-        def all_steps() -> Any:
-            start, _ = solver.init(self.problem, BED.x0, BED.y0, self.data(KEY, 0, self.batches))
-            return lax.scan(go, start, jnp.arange(1, STEPS + 1))[1]
+        def all_steps(samples: Any) -> Any:
+            start, _ = solver.init(self.problem, BED.x0, BED.y0, self.sample(0))
+            return lax.scan(go, start, samples)[1]
 
-        x, y = all_steps()
+        x, y = all_steps(jax.tree.map(lambda a: a[1:], self.stacked))
         return np.asarray(x), np.asarray(y)
 
 
@@ -60,8 +73,10 @@ def xi_of(batch: Any) -> dict[str, Any]:
 
 def series(sample: Sample, length: int | None = None) -> dict[str, Any]:
     """What a Neumann estimator is given, by the names of the reference."""
-    count = jax.tree.leaves(sample.inner)[0].shape[0]
-    zeta, zeta0, *zetas = (zeta_of(sample.batch(i)) for i in range(count))
+    inner = jax.tree.map(np.asarray, sample.inner)
+    count = jax.tree.leaves(inner)[0].shape[0]
+    batches = [{name: a[i] for name, a in inner.items()} for i in range(count)]
+    zeta, zeta0, *zetas = map(zeta_of, batches)
     k = None if length is None else int(jr.randint(sample.key, (), 0, length))
     return {"xi": xi_of(sample.outer), "zeta": zeta, "zeta0": zeta0, "zetas": zetas, "k": k}
 
