@@ -12,6 +12,7 @@ degenerate (kappa about 1e7); outside, as here, is what its predecessors run.
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +26,26 @@ from ..problem import Problem
 from ..schedules import PowerDecay
 from .base import Task, detection
 from .images import Labelled, corrupted, cross_entropy, start
+
+
+def plain_loss(x: Array, y: Array, of: Labelled) -> Array:
+    """f: the mean loss of the linear model y, whatever the weights."""
+    return jnp.mean(cross_entropy(y, of))
+
+
+class WeightedLoss(eqx.Module):
+    """g: the weighted mean loss and the ridge.
+
+    A module, not a closure: equal to that of another seed, so that they share a compiled program.
+    """
+
+    ridge: float
+
+    def __call__(self, x: Array, y: Array, of: Labelled) -> Array:
+        """The loss on a minibatch."""
+        weight = jax.nn.sigmoid(x[of.index])
+        ridge = jnp.asarray(self.ridge, y.dtype)
+        return jnp.mean(weight * cross_entropy(y, of)) + ridge * jnp.sum(y**2)
 
 
 def hyper_cleaning(
@@ -52,13 +73,7 @@ def hyper_cleaning(
     images = corrupted(data, noise, train, validation, seed)
     examples, clean = images.examples, images.clean
 
-    def outer(x: Array, y: Array, of: Labelled) -> Array:
-        return jnp.mean(cross_entropy(y, of))
-
-    def inner(x: Array, y: Array, of: Labelled) -> Array:
-        return jnp.mean(jax.nn.sigmoid(x[of.index]) * cross_entropy(y, of)) + ridge * jnp.sum(y**2)
-
-    validation_loss = jax.jit(lambda x, y: outer(x, y, clean))
+    validation_loss = jax.jit(lambda x, y: plain_loss(x, y, clean))
 
     def evaluate(x: Array, y: Array) -> dict[str, float]:
         return {
@@ -80,7 +95,7 @@ def hyper_cleaning(
     return Task(
         name="hyper-cleaning",
         data=data,
-        problem=Problem(outer=outer, inner=inner),
+        problem=Problem(outer=plain_loss, inner=WeightedLoss(ridge)),
         source=source,
         sources={"saba": as_blocks(source)},
         x0=jnp.zeros(len(images.given), examples.features.dtype),
