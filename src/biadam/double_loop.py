@@ -14,7 +14,7 @@ from . import errors, schedules, tree
 from .hypergradients import AbstractImplicit
 from .hypergradients.base import Solved
 from .metrics import AbstractMetric, Identity
-from .problem import Calls, Levels, Problem, Sample
+from .problem import Calls, Levels, Problem, Sample, View
 from .schedules import Number
 from .solver import AbstractSolver, Info, info_of, proximal_step, refuse_sets
 
@@ -49,6 +49,7 @@ class DoubleLoop(AbstractSolver):
     With D = 1 this is the alternating single-loop scheme. The sample holds D inner minibatches for
     the steps, then those of the hypergradient. The schedules of the outer level count from its
     first step, after the warm-up; a hypergradient that is `Amortized` starts from the last s.
+    Without a warm start every inner loop begins at the user's y, which then is the y of the state.
     """
 
     step_size: tuple[Number, Number]  # gamma_k, lambda_k
@@ -60,6 +61,7 @@ class DoubleLoop(AbstractSolver):
     decay: float = 0.0  # c, the weight decay of x
     period: int = eqx.field(static=True, default=1)  # y moves in one of so many iterations
     warm_up: int = eqx.field(static=True, default=0)  # first iterations, in which y alone moves
+    warm_start: bool = eqx.field(static=True, default=True)  # begin the inner loop at the last y
     name: str = eqx.field(static=True, default="DoubleLoop")
     sets: tuple[bool, bool] = eqx.field(static=True, default=(True, True))  # constraints it takes
 
@@ -94,14 +96,15 @@ class DoubleLoop(AbstractSolver):
         self, problem: Problem, state: DoubleState, sample: Sample
     ) -> tuple[DoubleState, Info]:
         """One pass through both loops."""
-        started = state.step > self.warm_up
+        started, y = state.step > self.warm_up, state.point.y
+        view = problem.view(state.point.x, sample)
         due = ~started | ((state.step - self.warm_up - 1) % self.period == 0)
         idle = Seen(jax.tree.map(jnp.zeros_like, state.point.y), _unknown(), _counted(Calls()))
-        inner = lambda state: self._descend(problem, state, sample)
+        inner = lambda state: self._descend(view, state)
         state, below = _when(due, self.period > 1, inner, lambda state: (state, idle), state)
 
         rest = lambda state: (state, Seen(state.direction, _unknown(), _counted(Calls())))
-        outer = lambda state: self._ascend(problem, state, sample)
+        outer = lambda state: self._ascend(problem, view, state)
         state, above = _when(started, self.warm_up > 0, outer, rest, state)
 
         info = info_of(
@@ -111,13 +114,14 @@ class DoubleLoop(AbstractSolver):
             below.direction,
             above.residual,
         )
+        if not self.warm_start:
+            state = state._replace(point=state.point._replace(y=y))
         return state._replace(step=state.step + 1), info
 
-    def _descend(
-        self, problem: Problem, state: DoubleState, sample: Sample
-    ) -> tuple[DoubleState, Seen]:
+    def _descend(self, view: View, state: DoubleState) -> tuple[DoubleState, Seen]:
         """The inner loop."""
-        x, y, _ = state.point
+        problem, x, sample, _ = view
+        y = state.point.y
         outer_memory, inner_memory = state.memory
         inner_step = schedules.at(self.step_size[1], state.step)
 
@@ -133,26 +137,25 @@ class DoubleLoop(AbstractSolver):
         state = state._replace(point=state.point._replace(y=y), memory=(outer_memory, inner_memory))
         return state, Seen(q, _unknown(), _counted(Calls(inner_gradient=self.inner_steps)))
 
-    def _ascend(
-        self, problem: Problem, state: DoubleState, sample: Sample
-    ) -> tuple[DoubleState, Seen]:
+    def _ascend(self, problem: Problem, view: View, state: DoubleState) -> tuple[DoubleState, Seen]:
         """The hypergradient, and the step along its average."""
         x, y, s = state.point
+        seen, at = view.problem, state.point._replace(x=view.x)
         outer_memory, inner_memory = state.memory
         t = state.step - self.warm_up
 
         # The hypergradient's own minibatches follow; its first, for g_y, it does not look at here.
-        rest = jax.tree.map(lambda a: a[self.inner_steps - 1 :], sample.inner)
-        sample = sample._replace(inner=rest)
-        f_x, f_y = problem.outer_gradients(x, y, sample.outer)
-        solved = self.hypergradient.solve(problem, state.point, sample, f_y)
-        cross = problem.cross_product(x, y, sample.batch(1), solved.s)
-        h = tree.add_scale(tree.add_scale(f_x, -1.0, cross), self.decay, x)
+        sample = view.sample.after(self.inner_steps - 1)
+        f_x, f_y = seen.outer_gradients(view.x, y, sample.outer)
+        solved = self.hypergradient.solve(seen, at, sample, f_y)
+        cross = seen.cross_product(view.x, y, sample.batch(1), solved.s)
+        h = view.pull(tree.add_scale(f_x, -1.0, cross))
+        h = tree.add_scale(h, self.decay, x)
 
         one = jnp.ones(())
         rate = jnp.where(t == 1, one, jnp.minimum(one, schedules.at(self.rate, t)))
         w = tree.mix(rate, h, state.direction)
-        outer_memory = self.outer_metric.update(outer_memory, h, w, f_x)
+        outer_memory = self.outer_metric.update(outer_memory, h, w, view.pull(f_x))
         matrix = self.outer_metric.matrix(outer_memory, x)
         outer_step = schedules.at(self.step_size[0], t)
         x = proximal_step(x, w, matrix, outer_step, problem.outer_set)

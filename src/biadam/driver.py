@@ -92,7 +92,7 @@ def run(
     metrics: Mapping[str, Metric] | None = None,
     every: int | None = None,
     output: AbstractOutput = Last(),
-    compiled_loop: bool = True,
+    compiled_loop: bool | None = None,
     progress: bool | None = None,
 ) -> Result:
     """Solve a problem: take steps until their number or the time is used up.
@@ -111,9 +111,9 @@ def run(
             outside the compiled loop.
         every: steps between evaluations; by default about fifty over the run.
         output: which iterate to return, of `biadam.outputs`.
-        compiled_loop: run many steps inside one compiled loop. Without it every step is its own
-            call, which is faster where the compiler handles loops badly, such as convolutions on
-            a CPU.
+        compiled_loop: run many steps inside one compiled loop; otherwise every step is its own
+            call. By default a loop, unless the losses convolve on a CPU, whose compiler makes
+            slow code of convolutions in loops.
         progress: show a bar; by default if a person is watching.
     """
     wanted = dict(metrics or {})
@@ -121,9 +121,12 @@ def run(
     x, y = jax.tree.map(jnp.asarray, (x, y))
     if jnp.issubdtype(jnp.result_type(key), jnp.unsignedinteger):
         key = jr.wrap_key_data(key)
-    problem.check(x, y, data(key, 0, solver.batches))
+    first_sample = data(key, 0, solver.batches)
+    problem.check(x, y, first_sample)
     _check_start("x", x, "outer_set", problem.outer_set)
     _check_start("y", y, "inner_set", problem.inner_set)
+    if compiled_loop is None:
+        compiled_loop = jax.default_backend() != "cpu" or not problem.convolves(x, y, first_sample)
     machine = _Machine(_Parts(problem, solver, data, output, key), compiled_loop)
 
     begun = time.perf_counter()
@@ -264,8 +267,8 @@ def _start(parts: _Parts, x: PyTree, y: PyTree) -> _At:
 def _losses(parts: _Parts, point: Levels) -> dict[str, Array]:
     sample, problem = parts.sample(0), parts.problem
     return {
-        "outer": problem.outer(point.x, point.y, sample.outer),
-        "inner": problem.inner(point.x, point.y, sample.batch(0)),
+        "outer": problem.outer_loss(point.x, point.y, sample.outer),
+        "inner": problem.inner_loss(point.x, point.y, sample.batch(0)),
     }
 
 

@@ -103,7 +103,7 @@ class Spider(AbstractEstimator):
         return new, fresh, fresh.calls.plus(stale.calls)
 
 
-def everything(name: str, sample: Sample, batches: int) -> tuple[Sample, Calls]:
+def everything(name: str, sample: Sample) -> tuple[Sample, Calls]:
     """The sample whose every minibatch is all the data, and how many minibatches one of it counts.
 
     The second is a factor for each kind of oracle call.
@@ -114,10 +114,10 @@ def everything(name: str, sample: Sample, batches: int) -> tuple[Sample, Calls]:
             f"not tell it (Sample.whole is None); use biadam.data.Minibatches."
         )
     outer, inner = sample.whole
-    repeated = jax.tree.map(lambda a: jnp.broadcast_to(a, (batches, *a.shape)), inner)
+    once = jax.tree.map(lambda a: a[None], inner)
     parts = lambda data, size: -(-examples(data) // size)
     n, m = parts(outer, examples(sample.outer)), parts(inner, examples(sample.batch(0)))
-    return sample._replace(outer=outer, inner=repeated), Calls(n, m, m, m)
+    return sample._replace(outer=outer, inner=once), Calls(n, m, m, m)
 
 
 def examples(data: PyTree) -> int:

@@ -40,9 +40,34 @@ class Sample(NamedTuple):
     )
     block: tuple[Any, Any] | None = None  # which block of the data each is, if they are blocks
 
+    @property
+    def single(self) -> bool:
+        """Whether the sample has one inner minibatch, which then stands for all of them.
+
+        So have those of a source without inner noise, or whose inner problem comes with the
+        sample, as a few-shot task does.
+        """
+        return all(a.shape[0] == 1 for a in jax.tree.leaves(self.inner))
+
     def batch(self, i: Any) -> PyTree[Array]:
         """The i-th inner minibatch."""
-        return jax.tree.map(lambda a: a[i], self.inner)
+        return jax.tree.map(lambda a: a[0 if self.single else i], self.inner)
+
+    def after(self, count: int) -> "Sample":
+        """The sample without its first inner minibatches."""
+        if self.single:
+            return self
+        return self._replace(inner=jax.tree.map(lambda a: a[count:], self.inner))
+
+    def parts(self, count: int) -> PyTree[Array]:
+        """The inner minibatches in so many groups of equal size, on a new leading axis."""
+
+        def part(a: Array) -> Array:
+            if self.single:
+                return jnp.broadcast_to(a, (count, *a.shape))
+            return a.reshape(count, -1, *a.shape[1:])
+
+        return jax.tree.map(part, self.inner)
 
 
 class Calls(NamedTuple):
@@ -66,28 +91,73 @@ class Problem(eqx.Module):
         inner: the loss ``g(x, y, batch)``, a scalar, strongly convex in ``y``.
         outer_set: where x lives: a set of `biadam.sets` or a proximal term of `biadam.proximal`.
         inner_set: where y lives. The hypergradient assumes that its border is not reached at y*(x).
+        stage: the part ``stage(x, batch)`` of both losses that does not depend on y, such as the
+            features that an encoder x computes; the losses get what it returns, a pytree of real
+            arrays, in place of x. It is evaluated once for each point and minibatch, however many
+            inner steps and Hessian products follow, and differentiated once.
     """
 
     outer: Callable[[Any, Any, Any], Array]
     inner: Callable[[Any, Any, Any], Array]
     outer_set: AbstractProximal = Free()
     inner_set: AbstractProximal = Free()
+    stage: Callable[[Any, Any], Any] | None = None
+
+    def outer_loss(self, x: PyTree, y: PyTree, batch: PyTree) -> Array:
+        """``f``, its stage included."""
+        return self.outer(self._staged(x, batch), y, batch)
+
+    def inner_loss(self, x: PyTree, y: PyTree, batch: PyTree) -> Array:
+        """``g``, its stage included."""
+        return self.inner(self._staged(x, batch), y, batch)
+
+    def _staged(self, x: PyTree, batch: PyTree) -> PyTree:
+        return x if self.stage is None else self.stage(x, batch)
+
+    def view(self, x: PyTree, sample: Sample) -> "View":
+        """The problem as it looks from x on one sample: the stage's part is done.
+
+        Its losses are those of the staged variables, one for each minibatch of the sample, and
+        gradients in these become gradients in x by `View.pull`. By the chain rule every formula
+        for a hypergradient holds in either variable, so that a method may work in the view and
+        pull back once.
+        """
+        stage = self.stage
+        if stage is None:
+            return View(self, x, sample, lambda gradient: gradient)
+
+        def staged(x: PyTree) -> Staged:
+            outer = stage(x, sample.outer)
+            if sample.single:  # spare the stage an axis of one
+                one = stage(x, sample.batch(0))
+                return Staged(outer, jax.tree.map(lambda a: a[None], one))
+            return Staged(outer, jax.vmap(lambda batch: stage(x, batch))(sample.inner))
+
+        seen, pull = jax.vjp(staged, x)
+        place = jnp.arange(jax.tree.leaves(sample.inner)[0].shape[0])
+        problem = Problem(
+            lambda z, y, batch: self.outer(z.outer, y, batch),
+            lambda z, y, batch: self.inner(z.at(batch[0]), y, batch[1]),
+            inner_set=self.inner_set,
+        )
+        inner = (place, sample.inner)
+        return View(problem, seen, sample._replace(inner=inner), lambda gradient: pull(gradient)[0])
 
     def outer_gradients(self, x: PyTree, y: PyTree, batch: PyTree) -> tuple[PyTree, PyTree]:
         """``f_x`` and ``f_y``."""
-        return jax.grad(self.outer, argnums=(0, 1))(x, y, batch)
+        return jax.grad(self.outer_loss, argnums=(0, 1))(x, y, batch)
 
     def inner_gradient(self, x: PyTree, y: PyTree, batch: PyTree) -> PyTree:
         """``g_y``."""
-        return jax.grad(self.inner, argnums=1)(x, y, batch)
+        return jax.grad(self.inner_loss, argnums=1)(x, y, batch)
 
     def inner_gradients(self, x: PyTree, y: PyTree, batch: PyTree) -> tuple[PyTree, PyTree]:
         """``g_x`` and ``g_y``."""
-        return jax.grad(self.inner, argnums=(0, 1))(x, y, batch)
+        return jax.grad(self.inner_loss, argnums=(0, 1))(x, y, batch)
 
     def inner_slope(self, x: PyTree, y: PyTree, batch: PyTree, u: PyTree) -> Array:
         """``<g_y, u>``, the derivative of g along u; its gradients are H u and J u."""
-        return jax.jvp(lambda y: self.inner(x, y, batch), (y,), (u,))[1]
+        return jax.jvp(lambda y: self.inner_loss(x, y, batch), (y,), (u,))[1]
 
     def hessian_product(self, x: PyTree, y: PyTree, batch: PyTree, u: PyTree) -> PyTree:
         """``H u``, with ``H`` the Hessian of g in y."""
@@ -116,7 +186,7 @@ class Problem(eqx.Module):
         """
 
         def pair(x: PyTree, y: PyTree) -> Array:
-            return jnp.stack(jax.jvp(lambda y: self.inner(x, y, batch), (y,), (u,)))
+            return jnp.stack(jax.jvp(lambda y: self.inner_loss(x, y, batch), (y,), (u,)))
 
         value, pull = jax.vjp(pair, x, y)
         in_x, in_y = jax.vmap(pull)(jnp.eye(2, dtype=value.dtype))
@@ -128,8 +198,14 @@ class Problem(eqx.Module):
         for name, point, where in (("x", x, self.outer_set), ("y", y, self.inner_set)):
             _check_variable(name, point)
             where.check(name, point)
-        batches = (("outer", self.outer, sample.outer), ("inner", self.inner, sample.batch(0)))
-        for name, loss, batch in batches:
+        inner = sample.batch(0)
+        if self.stage is not None:
+            self._check_stage(x, inner)
+        losses = (
+            ("outer", self.outer_loss, sample.outer),
+            ("inner", self.inner_loss, inner),
+        )
+        for name, loss, batch in losses:
             try:
                 value = jax.eval_shape(loss, x, y, batch)
             except Exception as error:
@@ -152,6 +228,52 @@ class Problem(eqx.Module):
                     f"`Problem.{name}(x, y, batch)` must return a real number, but its type is "
                     f"{value.dtype}; return the loss, not a count or an index."
                 )
+
+    def convolves(self, x: PyTree, y: PyTree, sample: Sample) -> bool:
+        """Whether a loss has convolutions in it."""
+        losses = ((self.outer_loss, sample.outer), (self.inner_loss, sample.batch(0)))
+        return any(_convolves(jax.make_jaxpr(loss)(x, y, batch)) for loss, batch in losses)
+
+    def _check_stage(self, x: PyTree, batch: PyTree) -> None:
+        try:
+            staged = jax.eval_shape(self._staged, x, batch)
+        except Exception as error:
+            raise Mistake(
+                f"`Problem.stage(x, batch)` can't be evaluated at the given x and a minibatch of "
+                f"the data: {_first_line(error)}"
+            ) from error
+        for leaf in jax.tree.leaves(staged):
+            if not jnp.issubdtype(leaf.dtype, jnp.floating):
+                raise Mistake(
+                    f"`Problem.stage(x, batch)` must return arrays of a floating type, but one is "
+                    f"{leaf.dtype}; leave labels and indices in the batch, which the losses see."
+                )
+
+
+class Staged(NamedTuple):
+    """What the stage makes of x, on every minibatch of a sample."""
+
+    outer: PyTree  # on the outer minibatch
+    inner: PyTree  # on the inner ones, stacked on a leading axis
+
+    def at(self, place: Array) -> PyTree:
+        """On the inner minibatch of this place."""
+        single = all(a.shape[0] == 1 for a in jax.tree.leaves(self.inner))
+        return jax.tree.map(lambda a: a[0 if single else place], self.inner)
+
+
+class View(NamedTuple):
+    """A problem as seen from one x on one sample."""
+
+    problem: Problem
+    x: PyTree  # what its losses take for x
+    sample: Sample
+    pull: Callable[[PyTree], PyTree]  # a gradient in that to one in the problem's own x
+
+
+def _convolves(program: Any) -> bool:
+    """Whether a program has a convolution in it, at any depth."""
+    return "conv_general_dilated" in str(program)
 
 
 def _check_variable(name: str, point: PyTree) -> None:

@@ -199,7 +199,7 @@ class _Newton(NamedTuple):
 def _newton(
     problem: Problem, x: PyTree, y: PyTree, batch: PyTree, tolerance: Array, steps: Array
 ) -> _Newton:
-    loss = lambda y: problem.inner(x, y, batch)
+    loss = lambda y: problem.inner_loss(x, y, batch)
     eps = float(jnp.finfo(jnp.result_type(*jax.tree.leaves(y))).eps)
 
     def go(now: _Newton) -> Array:

@@ -92,9 +92,9 @@ class FullBatch(AbstractSource):
 
     def __call__(self, key: Key[Array, ""], step: Any, batches: int) -> Sample:
         """See `AbstractSource`."""
-        repeat = lambda a: jnp.broadcast_to(a, (batches, *a.shape))
         whole = (self.outer, self.inner)
-        return Sample(self.outer, jax.tree.map(repeat, self.inner), jr.fold_in(key, step), whole)
+        once = jax.tree.map(lambda a: a[None], self.inner)
+        return Sample(self.outer, once, jr.fold_in(key, step), whole)
 
 
 def epoch_indices(key: Key[Array, ""], step: Any, size: int, length: int) -> Int[Array, " size"]:

@@ -10,4 +10,8 @@ from .fixed_point import FixedPoint as FixedPoint
 from .linear_system import LinearSystem as LinearSystem
 from .neumann import NeumannRandom as NeumannRandom
 from .neumann import NeumannSum as NeumannSum
+from .per_sample import AbstractInner as AbstractInner
+from .per_sample import Newton as Newton
+from .per_sample import PerSample as PerSample
+from .per_sample import Steps as Steps
 from .unrolled import Unrolled as Unrolled

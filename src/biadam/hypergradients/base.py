@@ -33,8 +33,15 @@ class AbstractHypergradient(eqx.Module):
         """How many inner minibatches one evaluation consumes."""
 
     @abc.abstractmethod
+    def field(self, problem: Problem, point: Levels, sample: Sample) -> Field:
+        """The field at ``point``, of a problem without a stage."""
+
     def __call__(self, problem: Problem, point: Levels, sample: Sample) -> Field:
-        """The field at ``point``."""
+        """The field at ``point``, with the problem's stage done once."""
+        view = problem.view(point.x, sample)
+        seen = self.field(view.problem, point._replace(x=view.x), view.sample)
+        value = seen.value._replace(x=view.pull(seen.value.x))
+        return seen._replace(value=value, partial=view.pull(seen.partial))
 
     def lift(self, x: PyTree, y: PyTree) -> Levels:
         """The starting point of the method, given the user's."""
@@ -78,7 +85,10 @@ class AbstractImplicit(AbstractHypergradient):
         """The solution of the linear system at ``point``, from the minibatches 1, 2, ..."""
 
     def implicit(self, problem: Problem, point: Levels, sample: Sample) -> Implicit:
-        """The hypergradient without the inner gradient; minibatch 0 is not looked at."""
+        """The hypergradient without the inner gradient; minibatch 0 is not looked at.
+
+        Like `field` it takes the problem as it is; a stage is the caller's to do.
+        """
         x, y, _ = point
         f_x, f_y = problem.outer_gradients(x, y, sample.outer)
         s, products, residual = self.solve(problem, point, sample, f_y)
@@ -86,8 +96,8 @@ class AbstractImplicit(AbstractHypergradient):
         w = tree.add_scale(f_x, -1.0, cross)
         return Implicit(w, f_x, jnp.asarray(residual, jnp.float32), Calls(1, 0, products, 1))
 
-    def __call__(self, problem: Problem, point: Levels, sample: Sample) -> Field:
-        """The field at ``point``."""
+    def field(self, problem: Problem, point: Levels, sample: Sample) -> Field:
+        """See `AbstractHypergradient`."""
         w, partial, residual, calls = self.implicit(problem, point, sample)
         inner = problem.inner_gradient(point.x, point.y, sample.batch(0))
         return Field(Levels(w, inner), partial, residual, calls.plus(Calls(inner_gradient=1)))

@@ -43,8 +43,8 @@ class LinearSystem(AbstractHypergradient):
         """Step size and feasible set of s."""
         return self.step_size, self.domain
 
-    def __call__(self, problem: Problem, point: Levels, sample: Sample) -> Field:
-        """The field at ``point``."""
+    def field(self, problem: Problem, point: Levels, sample: Sample) -> Field:
+        """See `AbstractHypergradient`."""
         x, y, s = point
         f_x, f_y = problem.outer_gradients(x, y, sample.outer)
         inner, hessian, cross = problem.gradient_and_products(x, y, sample.batch(0), s)

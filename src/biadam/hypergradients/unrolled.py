@@ -77,8 +77,8 @@ class Unrolled(AbstractHypergradient):
         (w, _), _ = lax.scan(backward, (f_x, f_y), (order, path), reverse=True)
         return Unrolling(y, w, f_x, Calls(1, self.steps, kept, kept))
 
-    def __call__(self, problem: Problem, point: Levels, sample: Sample) -> Field:
-        """The field at ``point``: the trajectory starts at its y."""
+    def field(self, problem: Problem, point: Levels, sample: Sample) -> Field:
+        """The trajectory starts at the point's y."""
         x, y, _ = point
         end = self.unroll(problem, x, y, sample)
         inner = problem.inner_gradient(x, y, sample.batch(0))

@@ -48,6 +48,7 @@ def aid_cg(
     *,
     inner_steps: int = 10,
     hypergradient: AbstractImplicit = ConjugateGradient(steps=10),
+    warm_start: bool = True,
 ) -> DoubleLoop:
     r"""AID with conjugate gradients.
 
@@ -55,8 +56,16 @@ def aid_cg(
         step_size: :math:`(\gamma, \lambda)`, numbers or schedules.
         inner_steps: T.
         hypergradient: the solution of the linear system; its steps are K.
+        warm_start: begin the inner steps at the last y; otherwise always at the user's y.
     """
-    return DoubleLoop(step_size, hypergradient, inner_steps, name="aid_cg", sets=ABOUT.sets)
+    return DoubleLoop(
+        step_size,
+        hypergradient,
+        inner_steps,
+        warm_start=warm_start,
+        name="aid_cg",
+        sets=ABOUT.sets,
+    )
 
 
 @method(ABOUT)
@@ -65,6 +74,7 @@ def aid_fp(
     *,
     inner_steps: int = 10,
     hypergradient: AbstractImplicit = FixedPoint(steps=10, step_size=0.5),
+    warm_start: bool = True,
 ) -> DoubleLoop:
     r"""AID with the fixed-point iteration.
 
@@ -72,5 +82,13 @@ def aid_fp(
         step_size: :math:`(\gamma, \lambda)`, numbers or schedules.
         inner_steps: T.
         hypergradient: the solution of the linear system; its steps are K, its step size beta.
+        warm_start: begin the inner steps at the last y; otherwise always at the user's y.
     """
-    return DoubleLoop(step_size, hypergradient, inner_steps, name="aid_fp", sets=ABOUT.sets)
+    return DoubleLoop(
+        step_size,
+        hypergradient,
+        inner_steps,
+        warm_start=warm_start,
+        name="aid_fp",
+        sets=ABOUT.sets,
+    )

@@ -58,10 +58,12 @@ class Fsla(AbstractAlternating):
     ) -> Inner:
         """One step of y, then one of s."""
         x, y, s = point
-        q = problem.inner_gradient(x, y, sample.batch(0))
+        view = problem.view(x, sample)
+        seen, batches = view.problem, view.sample
+        q = seen.inner_gradient(view.x, y, batches.batch(0))
         y = tree.add_scale(y, -step_size, q)
-        f_x, f_y = problem.outer_gradients(x, y, sample.outer)
-        product = problem.hessian_product(x, y, sample.batch(1), s)
+        f_x, f_y = seen.outer_gradients(view.x, y, batches.outer)
+        product = seen.hessian_product(view.x, y, batches.batch(1), s)
         gap = tree.add_scale(product, -1.0, f_y)
         here = Levels(x, y, tree.add_scale(s, -schedules.at(self.system_step, step), gap))
         size = optax.tree.norm(f_y)
@@ -70,10 +72,12 @@ class Fsla(AbstractAlternating):
         def field(z: Levels) -> Field:
             # The estimator's new point is `here` itself, where f_x came along with f_y.
             known = z is here
-            partial = f_x if known else problem.outer_gradients(z.x, z.y, sample.outer)[0]
-            cross = problem.cross_product(z.x, z.y, sample.batch(2), z.s)
-            w = tree.add_scale(partial, -1.0, cross)
-            return Field(Levels(w, None), partial, residual, Calls(0 if known else 1, 0, 0, 1))
+            at = view if known else problem.view(z.x, sample)
+            partial = f_x if known else at.problem.outer_gradients(at.x, z.y, at.sample.outer)[0]
+            cross = at.problem.cross_product(at.x, z.y, at.sample.batch(2), z.s)
+            w = at.pull(tree.add_scale(partial, -1.0, cross))
+            calls = Calls(0 if known else 1, 0, 0, 1)
+            return Field(Levels(w, None), at.pull(partial), residual, calls)
 
         return Inner(here, field, q, Calls(1, 1, 1, 0), residual)
 

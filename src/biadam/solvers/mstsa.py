@@ -57,13 +57,16 @@ class Mstsa(AbstractAlternating):
         self, problem: Problem, point: Levels, sample: Sample, step: Array, step_size: Array
     ) -> Inner:
         """One step of y."""
-        q = problem.inner_gradient(point.x, point.y, sample.batch(0))
+        here = problem.view(point.x, sample)
+        q = here.problem.inner_gradient(here.x, point.y, here.sample.batch(0))
+        new = point._replace(y=tree.add_scale(point.y, -step_size, q))
 
         def field(z: Levels) -> Field:
-            w, partial, residual, calls = self.hypergradient.implicit(problem, z, sample)
-            return Field(Levels(w, None), partial, residual, calls)
+            at = here if z is new else problem.view(z.x, sample)
+            seen = z._replace(x=at.x)
+            w, partial, residual, calls = self.hypergradient.implicit(at.problem, seen, at.sample)
+            return Field(Levels(at.pull(w), None), at.pull(partial), residual, calls)
 
-        new = point._replace(y=tree.add_scale(point.y, -step_size, q))
         return Inner(new, field, q, Calls(inner_gradient=1), UNKNOWN)
 
 

@@ -10,24 +10,15 @@ Every iteration sees all the data. With :math:`\hat g` the scale of the inner gr
     s_{k+1} &: \|H s_{k+1} - f_y\| \le \epsilon \|f_y\| \text{ by conjugate gradients from } s_k, \\
     w_{k+1} &= f_x(x_{k+1}, y_{k+1}) - J(x_{k+1}, y_{k+1})\, s_{k+1}.
 
-A Newton step solves :math:`\|H d + g_y\| \le \eta \|g_y\|` by conjugate gradients, :math:`\eta =
-\min(1/2, \sqrt{\|g_y\| / \hat g})`, and takes the longest of :math:`t = 1, 1/2, 1/4, \ldots` with
-
-.. math:: \|g_y(x, y + t d)\| \le (1 - 10^{-4} t) \|g_y(x, y)\|.
-
-The squared norm of the gradient falls along d at the rate :math:`2 \langle g_y, H d \rangle \le
--2 (1 - \eta) \|g_y\|^2`, so such a t exists; where g is strongly convex the norm has no stationary
-point but :math:`y^*(x)`, so the iteration converges from anywhere, superlinearly in the end. It
-needs no value of g, and the gradient that accepts a step is the one that the next step starts from.
-
-:math:`\hat g` is the largest inner gradient met so far at the start of an iteration, which is as a
-rule the one at the user's y. At every iteration the returned y belongs to the returned x.
+The Newton steps are those of `biadam.hypergradients.newton`; :math:`\hat g` is the largest inner
+gradient met so far at the start of an iteration, which is as a rule the one at the user's y. At
+every iteration the returned y belongs to the returned x.
 
 Theory: gradient descent on F with an error of order :math:`\epsilon`. As in Pedregosa's HOAG, which
 lets :math:`\epsilon` fall with k (a schedule does here).
 
-References: F. Pedregosa, Hyperparameter Optimization with Approximate Gradient, 2016,
-arXiv:1602.02355. S. C. Eisenstat, H. F. Walker, Globally Convergent Inexact Newton Methods, 1994.
+Reference: F. Pedregosa, Hyperparameter Optimization with Approximate Gradient, 2016,
+arXiv:1602.02355.
 
 Departures:
     * HOAG minimises g by a quasi-Newton method and steps by a rule of its own; here Newton-CG,
@@ -42,11 +33,11 @@ import jax
 import jax.numpy as jnp
 import optax
 import optax.tree
-from jax import lax
-from jaxtyping import Array, Bool, Int, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from .. import errors, schedules, tree
 from ..hypergradients.conjugate_gradient import conjugate_gradient
+from ..hypergradients.newton import newton, ratio
 from ..problem import Calls, Levels, Problem, Sample
 from ..schedules import Number
 from ..solver import AbstractSolver, Info, info_of, refuse_sets
@@ -62,32 +53,6 @@ class NewtonState(NamedTuple):
     optimiser: Any  # what the optimiser remembers
     scale: Array  # the largest |g_y| at the start of an iteration
     gap: Array  # |g_y| over the scale at the point
-
-
-class Inner(NamedTuple):
-    """Where the inner minimisation stands."""
-
-    y: PyTree
-    gradient: PyTree
-    norm: Array  # of the gradient
-    gradients: Int[Array, ""]  # spent
-    products: Int[Array, ""]  # spent
-    steps: Int[Array, ""]
-    stuck: Bool[Array, ""]  # no step along the last direction shortens the gradient
-
-
-class Trial(NamedTuple):
-    """A step of the line search."""
-
-    length: Array  # t
-    y: PyTree
-    gradient: PyTree
-    norm: Array
-    tries: Int[Array, ""]
-
-
-HALVINGS = 30  # of a step, after which round-off is all that is left
-SUFFICIENT = 1e-4  # decrease of |g_y| per length of a step, the customary constant
 
 
 class NewtonCG(AbstractSolver):
@@ -158,87 +123,28 @@ class NewtonCG(AbstractSolver):
         outer, inner = sample.whole
         tolerance = schedules.at(self.tolerance, step).astype(scale.dtype)
         x, y, s = point
-        found, scale = self._minimise(problem, x, y, inner, scale, tolerance)
+        sample = sample._replace(outer=outer, inner=jax.tree.map(lambda a: a[None], inner))
+        seen, z, sample, pull = problem.view(x, sample)
+        inner = sample.batch(0)
+        found, scale = newton(
+            seen, z, y, inner, scale, tolerance, steps=self.newton_steps, products=self.products
+        )
         y = found.y
 
-        f_x, f_y = problem.outer_gradients(x, y, outer)
-        product = lambda u: problem.hessian_product(x, y, inner, u)
+        f_x, f_y = seen.outer_gradients(z, y, outer)
+        product = lambda u: seen.hessian_product(z, y, inner, u)
         missing = tree.add_scale(f_y, -1.0, product(s))
         left, size = optax.tree.norm(missing), optax.tree.norm(f_y)
-        goal = tolerance * _ratio(size, left)
+        goal = tolerance * ratio(size, left)
         system = conjugate_gradient(product, missing, steps=self.products, tolerance=goal)
         s = tree.add_scale(s, 1.0, system.s)
-        w = tree.add_scale(f_x, -1.0, problem.cross_product(x, y, inner, s))
+        w = pull(tree.add_scale(f_x, -1.0, seen.cross_product(z, y, inner, s)))
 
         calls = Calls(1, found.gradients, found.products + 1 + system.products, 1)
-        gap = _ratio(found.norm, scale)
+        gap = ratio(found.norm, scale)
         state = NewtonState(step, Levels(x, y, s), w, memory, scale, gap)
-        residual = system.residual * _ratio(left, size)
+        residual = system.residual * ratio(left, size)
         return state, info_of(calls, jnp.ones(()), w, found.gradient, residual)
-
-    def _minimise(
-        self,
-        problem: Problem,
-        x: PyTree,
-        y: PyTree,
-        batch: PyTree,
-        scale: Array,
-        tolerance: Array,
-    ) -> tuple[Inner, Array]:
-        """Inexact Newton steps from y, and the scale that the tolerance is relative to."""
-        gradient = lambda y: problem.inner_gradient(x, y, batch)
-        first = gradient(y)
-        norm = optax.tree.norm(first)
-        scale = jnp.maximum(scale, norm)
-        goal = tolerance * scale
-
-        def unfinished(at: Inner) -> Array:
-            return (at.norm > goal) & (at.steps < self.newton_steps) & ~at.stuck
-
-        def newton(at: Inner) -> Inner:
-            # No more exact than the goal asks for, and in any case a direction of descent.
-            forcing = jnp.maximum(jnp.sqrt(at.norm / scale), goal / (2 * at.norm))
-            product = lambda u: problem.hessian_product(x, at.y, batch, u)
-            found = conjugate_gradient(
-                product, at.gradient, steps=self.products, tolerance=jnp.minimum(forcing, 0.5)
-            )
-
-            def enough(trial: Trial) -> Array:
-                return trial.norm <= (1 - SUFFICIENT * trial.length) * at.norm
-
-            def halve(trial: Trial) -> Trial:
-                t = trial.length / 2
-                new = tree.add_scale(at.y, -t, found.s)
-                slope = gradient(new)
-                return Trial(t, new, slope, optax.tree.norm(slope), trial.tries + 1)
-
-            zero = jnp.zeros((), jnp.int32)
-            two, far = jnp.full_like(at.norm, 2), jnp.full_like(at.norm, jnp.inf)
-            trial = lax.while_loop(
-                lambda trial: ~enough(trial) & (trial.tries <= HALVINGS),
-                halve,
-                Trial(two, at.y, at.gradient, far, zero),
-            )
-            taken = enough(trial)
-            pick = lambda new, old: jax.tree.map(lambda a, b: jnp.where(taken, a, b), new, old)
-            return Inner(
-                pick(trial.y, at.y),
-                pick(trial.gradient, at.gradient),
-                pick(trial.norm, at.norm),
-                at.gradients + trial.tries,
-                at.products + found.products,
-                at.steps + 1,
-                ~taken,
-            )
-
-        zero, one = jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32)
-        start = Inner(y, first, norm, one, zero, zero, jnp.array(False))
-        return lax.while_loop(unfinished, newton, start), scale
-
-
-def _ratio(a: Array, b: Array) -> Array:
-    """``a / b``, or 0 where b is 0."""
-    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), 0)
 
 
 @method(About("Pedregosa, HOAG", 2016, "1602.02355", "double", "deterministic", (False, False)))

@@ -57,6 +57,7 @@ class Reverse(AbstractSolver):
     step_size: tuple[Number, Number]  # gamma, lambda
     inner_steps: int = eqx.field(static=True)  # T
     truncation: int | None = eqx.field(static=True)  # K, or None for T
+    warm_start: bool = eqx.field(static=True)  # begin at the last y, or always at the user's
 
     def __check_init__(self) -> None:
         schedules.check_pair("step_size", self.step_size)
@@ -87,13 +88,15 @@ class Reverse(AbstractSolver):
         gamma, rate = (schedules.at(s, state.step) for s in self.step_size)
         x, y, _ = state.point
         path = eqx.tree_at(lambda path: path.step_size, self._path(), rate)
-        end = path.unroll(problem, x, y, sample)
+        view = problem.view(x, sample)
+        end = path.unroll(view.problem, view.x, y, view.sample)
+        w = view.pull(end.w)
         ones = jax.tree.map(lambda a: jnp.ones((), a.dtype), x)
-        x = proximal_step(x, end.w, ones, gamma, problem.outer_set)
+        x = proximal_step(x, w, ones, gamma, problem.outer_set)
         # The inner level has no direction of its own: its displacement is what a plot can show.
         moved = jax.tree.map(jnp.subtract, y, end.y)
-        state = ReverseState(state.step + 1, Levels(x, end.y))
-        return state, info_of(end.calls, jnp.ones(()), end.w, moved)
+        state = ReverseState(state.step + 1, Levels(x, end.y if self.warm_start else y))
+        return state, info_of(end.calls, jnp.ones(()), w, moved)
 
 
 @method(
@@ -111,6 +114,7 @@ def reverse(
     *,
     inner_steps: int = 10,
     truncation: int | None = None,
+    warm_start: bool = True,
 ) -> Reverse:
     r"""Build reverse-mode differentiation.
 
@@ -118,5 +122,6 @@ def reverse(
         step_size: :math:`(\gamma, \lambda)`, numbers or schedules.
         inner_steps: T.
         truncation: K, the last inner steps to differentiate through; all of them if None.
+        warm_start: begin the inner steps at the last y; otherwise always at the user's y.
     """
-    return Reverse(step_size, inner_steps, truncation)
+    return Reverse(step_size, inner_steps, truncation, warm_start)

@@ -66,7 +66,7 @@ class Saba(AbstractSolver):
     ) -> tuple[SabaState, Info]:
         """Fill the tables."""
         refuse_sets(problem, "saba")
-        whole, count = everything("saba", sample, 1)
+        whole, count = everything("saba", sample)
         outer_blocks = cut(whole.outer, examples(sample.outer))
         inner_blocks = cut(whole.batch(0), examples(sample.batch(0)))
         outer = lax.map(lambda block: problem.outer_gradients(x, y, block), outer_blocks)

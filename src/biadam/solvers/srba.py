@@ -54,13 +54,13 @@ class Refreshed(AbstractSolver):
 
     def init(self, problem: Problem, x: PyTree, y: PyTree, sample: Sample) -> tuple[State, Info]:
         """The first directions are exact."""
-        whole, count = everything("srba", sample, self.batches)
+        whole, count = everything("srba", sample)
         state, info = self.loop.init(problem, x, y, whole)
         return state, _times(info, count)
 
     def step(self, problem: Problem, state: State, sample: Sample) -> tuple[State, Info]:
         """A step of the loop, or the same with fresh directions from all the data."""
-        whole, count = everything("srba", sample, self.batches)
+        whole, count = everything("srba", sample)
         fresh = eqx.tree_at(lambda loop: loop.estimator, self.loop, MovingAverage())
 
         def refresh(state: State) -> tuple[State, Info]:

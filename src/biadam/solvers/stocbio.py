@@ -34,6 +34,7 @@ def stocbio(
     *,
     inner_steps: int = 10,
     hypergradient: AbstractImplicit = NeumannSum(terms=10, step_size=0.5),
+    warm_start: bool = True,
 ) -> DoubleLoop:
     r"""Build stocBiO.
 
@@ -41,5 +42,13 @@ def stocbio(
         step_size: :math:`(\gamma, \lambda)`, numbers or schedules.
         inner_steps: D.
         hypergradient: h; its terms Q and step :math:`\vartheta` are the estimator's.
+        warm_start: begin the inner steps at the last y; otherwise always at the user's y.
     """
-    return DoubleLoop(step_size, hypergradient, inner_steps, name="stocbio", sets=ABOUT.sets)
+    return DoubleLoop(
+        step_size,
+        hypergradient,
+        inner_steps,
+        warm_start=warm_start,
+        name="stocbio",
+        sets=ABOUT.sets,
+    )

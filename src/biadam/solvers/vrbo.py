@@ -23,8 +23,8 @@ Departures:
     * There is one more look than inner steps, so that the estimates belong to the point that is
       returned.
     * A sample has one outer minibatch, and the method wants a fresh one for each look: they are
-      drawn from all the data by the sample's key, with replacement, of the same size. If that size
-      is all the data, nothing is drawn.
+      drawn from all the data by the sample's key, with replacement, of the same size. A sample
+      with a single inner minibatch, which belongs to its outer one, serves every look as it is.
 """
 
 from collections.abc import Iterable
@@ -65,7 +65,7 @@ class Vrbo(AbstractSolver):
     def __check_init__(self) -> None:
         schedules.check_pair("step_size", self.step_size)
         errors.part("hypergradient", self.hypergradient, AbstractHypergradient, "hypergradients")
-        errors.count("inner_steps", self.inner_steps)
+        errors.count("inner_steps", self.inner_steps, least=0)
         errors.count("period", self.period)
 
     @property
@@ -85,7 +85,7 @@ class Vrbo(AbstractSolver):
     def step(self, problem: Problem, state: VrboState, sample: Sample) -> tuple[VrboState, Info]:
         """A look at all the data if it is due, the outer step, the inner loop."""
         outer_step, inner_step = (schedules.at(s, state.step) for s in self.step_size)
-        whole, count = everything("vrbo", sample, self.hypergradient.batches)
+        whole, count = everything("vrbo", sample)
         m, size = self.inner_steps, examples(sample.outer)
 
         def refresh() -> tuple[Levels, Calls]:
@@ -102,7 +102,8 @@ class Vrbo(AbstractSolver):
             previous, y, direction, calls = carry
             t, key, inner = fresh
             here = Levels(x, y)
-            small = Sample(_draw(key, whole.outer, size), inner, key)
+            outer = sample.outer if sample.single else _draw(key, whole.outer, size)
+            small = Sample(outer, inner, key)
             field = lambda z: self.hypergradient(problem, z, small)
             direction, _, more = Spider()(field, here, previous, direction, Levels(None, None))
             # The last look is one without a step, so that w and v belong to the y that is left.
@@ -110,8 +111,7 @@ class Vrbo(AbstractSolver):
             y = tree.add_scale(y, -step, direction.y)
             return (here, y, direction, _whole_numbers(calls.plus(more))), None
 
-        split = lambda a: a.reshape(m + 1, self.hypergradient.batches, *a.shape[1:])
-        fresh = (jnp.arange(m + 1), jr.split(sample.key, m + 1), jax.tree.map(split, sample.inner))
+        fresh = (jnp.arange(m + 1), jr.split(sample.key, m + 1), sample.parts(m + 1))
         start = (state.point, state.point.y, direction, calls)
         (_, y, direction, calls), _ = lax.scan(look, start, fresh)
         state = VrboState(state.step + 1, Levels(x, y), direction)
@@ -124,8 +124,6 @@ def _whole_numbers(calls: Iterable[Any]) -> Calls:
 
 def _draw(key: Key[Array, ""], data: PyTree, size: int) -> PyTree:
     """A minibatch of so many examples."""
-    if size == examples(data):
-        return data
     i = jr.randint(key, (size,), 0, examples(data))
     return jax.tree.map(lambda a: a[i], data)
 
