@@ -11,6 +11,7 @@ import numpy as np
 import biadam
 from biadam import Problem, metrics, outputs, schedules, solvers
 from biadam.data import FullBatch, Minibatches, omniglot
+from biadam.data.episodes import Episodes, Groups, evaluation_episodes
 from biadam.hypergradients import (
     ConjugateGradient,
     Exact,
@@ -24,6 +25,7 @@ from biadam.sets import Box
 from biadam.tasks import Quadratic, hyper_cleaning
 
 BED = Quadratic((2, 3), examples=4, noise=0.1)
+DIGITS = omniglot.few_shot_digits()[1]
 
 
 def run(
@@ -197,8 +199,34 @@ MISTAKES: dict[str, MistakeRow] = {
         lambda: omniglot.small_background(3), "`number` must be 1 or 2, but it is 3"
     ),
     "all alphabets held out": MistakeRow(
-        lambda: omniglot.split_alphabets(omniglot.few_shot_digits()[1], 4, seed=0),
+        lambda: omniglot.split_alphabets(DIGITS, 4, seed=0),
         "`validation` must leave an alphabet to train on, but it is 4 of 4",
+    ),
+    "task of one class": MistakeRow(
+        lambda: Episodes(DIGITS, 1, 1), "`ways` must be a whole number of at least 2, but it is 1"
+    ),
+    "more ways than classes": MistakeRow(
+        lambda: Episodes(DIGITS, 17, 1, rotations=False),
+        "`ways` must be at most the 16 classes that there are, but it is 17",
+    ),
+    "more images than drawings": MistakeRow(
+        lambda: Groups(DIGITS, 5, 6),
+        "`shots` and `queries` ask for 21 different drawings of a character, but there are 20",
+    ),
+    "more tasks than groups": MistakeRow(
+        lambda: Groups(DIGITS, 5, 1, tasks=4),
+        "`tasks` must be at most the 3 groups that the characters make, but it is 4",
+    ),
+    "anchor of no tasks": MistakeRow(
+        lambda: Episodes(DIGITS, 5, 1, anchor=0), "`anchor` must be a whole number of at least 1"
+    ),
+    "turns of oblong images": MistakeRow(
+        lambda: Episodes(DIGITS._replace(image=DIGITS.image[..., :-1]), 5, 1),
+        "`rotations` need square images, but these are 14 x 13",
+    ),
+    "evaluation of nothing": MistakeRow(
+        lambda: evaluation_episodes(DIGITS, 5, 1, episodes=0, key=jax.random.key(0)),
+        "`episodes` must be a whole number of at least 1, but it is 0",
     ),
     "inner problem without curvature": MistakeRow(
         lambda: biadam.hypergradient(
