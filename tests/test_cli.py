@@ -7,8 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from biadam import cli, solvers
+from biadam import cli, solvers, tasks
 from biadam.record import load
+from biadam.tasks import Reference
 
 SMALL = ("--train", "120", "--validation", "80", "--steps", "60")
 
@@ -59,6 +60,19 @@ def test_json_is_one_object_and_nothing_else(biadam, tmp_path):
     same = np.load(tmp_path / "there" / "arrays.npz")
     np.testing.assert_array_equal(record.arrays["weight"], same["weight"])
     assert json.loads(again)["metrics"] == told["metrics"]
+
+
+def test_references_stand_beside_a_run(biadam, monkeypatch):
+    row = Reference("chance", {"test_accuracy": 0.1234})
+    module = sys.modules[tasks.hyper_cleaning.__module__]
+    monkeypatch.setattr(module, "references", lambda *words: [row])
+    status, out, _ = biadam("run", "hyper-cleaning", *SMALL, "--references")
+    assert status == 0
+    assert [line.split() for line in out.splitlines() if "chance" in line] == [
+        ["chance", "-", "0.1234", "-", "-"]
+    ]
+    _, out, _ = biadam("run", "hyper-cleaning", *SMALL, "--references", "--json")
+    assert json.loads(out)["references"] == [row._asdict()]
 
 
 def test_settings_reach_the_method(biadam):

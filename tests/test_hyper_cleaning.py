@@ -1,5 +1,6 @@
 """The task itself: its losses, its judges, and that cleaning works."""
 
+import itertools
 import os
 from pathlib import Path
 
@@ -11,7 +12,10 @@ import pytest
 import biadam
 from biadam import solvers
 from biadam.tasks import hyper_cleaning
+from biadam.tasks import references as module
 from biadam.tasks.hyper_cleaning import detection
+from biadam.tasks.images import corrupted, fitted
+from biadam.tasks.out_of_fold import given, out_of_fold
 
 MNIST = Path(os.environ.get("BIADAM_DATA", "/nowhere")) / "mnist"
 
@@ -71,6 +75,70 @@ def test_digits_are_cleaned():
     assert metrics["f1"] > 0.93
     kept = task.keep(result.x, result.y)
     assert (kept["suspect_given"] != kept["suspect_true"]).mean() > 0.9
+
+
+def test_a_weighted_fit_is_that_of_scikit_learn():
+    """Which minimises C sum(weight times loss) + |theta|^2 / 2; to single precision."""
+    from sklearn.linear_model import LogisticRegression
+
+    of = corrupted("digits", 0.3, 200, 20, 0).examples
+    weight = np.random.default_rng(0).random(200)
+    y = fitted(of, weight, 0.01, precision=1e-6)
+    model = LogisticRegression(C=1 / (2 * 0.01 * 200), fit_intercept=False, tol=1e-8, max_iter=9999)
+    model.fit(np.asarray(of.features, float), np.asarray(of.label), weight)
+    np.testing.assert_allclose(y, model.coef_.T, atol=1e-3)
+
+
+def test_out_of_fold_an_example_has_no_say_on_itself():
+    """Nor have the others of its fold; and wrong labels are found without a clean one."""
+    images = corrupted("digits", 0.4, 300, 20, 0)
+    probability = out_of_fold(images.examples, seed=0)
+    np.testing.assert_allclose(probability.sum(1), 1, rtol=1e-5)
+    fold = np.random.default_rng(0).permutation(300) % 5
+    label = np.where(fold == fold[7], (images.given + 1) % 10, images.given)
+    altered = images.examples.__class__(
+        images.examples.features, jnp.asarray(label), images.examples.index
+    )
+    again = out_of_fold(altered, seed=0)
+    np.testing.assert_array_equal(again[fold == fold[7]], probability[fold == fold[7]])
+    assert not np.array_equal(again, probability)
+    assert detection(-given(images.examples, probability), images.wrong)["auc"] > 0.85
+
+
+def test_references_are_in_the_right_order(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # none that was kept before
+    beside = dict(hyper_cleaning("digits", train=300, validation=200, seed=1).references())
+    assert list(beside) == [
+        "uniform weights",
+        "the clean set alone",
+        "the true clean subset",
+        "pruned out of fold",
+        "bilevel optimum",
+    ]
+    uniform, alone, right, pruned, best = beside.values()
+    assert set(uniform) == set(right) == {"validation_loss", "test_accuracy"}
+    assert set(alone) == set(pruned) == set(best) == {*uniform, "auc", "f1"}
+    losses = [row["validation_loss"] for row in (alone, best, right, pruned, uniform)]
+    assert losses == sorted(losses)
+    assert alone["auc"] > pruned["auc"] > 0.85
+    assert uniform["test_accuracy"] < pruned["test_accuracy"] < right["test_accuracy"]
+
+
+def test_references_that_took_long_are_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    count = itertools.count(1)
+    work = lambda *words: [module.Reference("one", {"auc": next(count)})]
+    monkeypatch.setattr(module, "_references", work)
+    problem = hyper_cleaning("digits", train=30, validation=20).problem
+    ask = lambda ridge: module.references(images, problem, ridge, 0)
+    images = corrupted("digits", 0.4, 30, 20, 0)
+    assert ask(0.1) == [("one", {"auc": 1})]
+    assert ask(0.1) == [("one", {"auc": 2})]  # it was quick
+    monkeypatch.setattr(module, "SLOW", -1.0)
+    assert ask(0.1) == ask(0.1) == [("one", {"auc": 3})]
+    assert ask(0.2) == [("one", {"auc": 4})]
+    images = corrupted("digits", 0.5, 30, 20, 0)
+    assert ask(0.1) == [("one", {"auc": 5})]
 
 
 @pytest.mark.skipif(not MNIST.exists(), reason="MNIST is not below BIADAM_DATA")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import PyTree
@@ -12,6 +12,13 @@ from ..problem import Problem
 from ..solver import AbstractSolver
 
 Metric = Callable[[PyTree, PyTree], Any]
+
+
+class Reference(NamedTuple):
+    """A simple answer that every method must be seen beside."""
+
+    name: str
+    metrics: dict[str, float]  # those of `Task.evaluate` that it has
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,7 @@ class Task:
     sources: Mapping[str, AbstractSource] = field(default_factory=dict)  # by method
     steps: int = 10_000
     keep: Callable[[PyTree, PyTree], dict[str, np.ndarray]] = lambda x, y: {}  # for the report
+    references: Callable[[], list[Reference]] = list  # to stand beside the results
 
     def build(self, name: str, make: Callable[..., AbstractSolver], **given: Any) -> AbstractSolver:
         """A method with this task's settings for it, unless given otherwise."""

@@ -10,6 +10,7 @@ bias. The paper prints C inside the mean over the data, which makes the inner pr
 degenerate (kappa about 1e7); outside, as here, is what its predecessors run.
 """
 
+from functools import cache
 from typing import Any
 
 import equinox as eqx
@@ -26,6 +27,7 @@ from ..problem import Problem
 from ..schedules import PowerDecay
 from .base import Task, detection
 from .images import Labelled, corrupted, cross_entropy, start
+from .references import references
 
 
 def plain_loss(x: Array, y: Array, of: Labelled) -> Array:
@@ -91,11 +93,12 @@ def hyper_cleaning(
             **images.shown(suspects, "suspect"),
         }
 
+    problem = Problem(outer=plain_loss, inner=WeightedLoss(ridge))
     source = Minibatches(outer=clean, inner=examples, size=batch)
     return Task(
         name="hyper-cleaning",
         data=data,
-        problem=Problem(outer=plain_loss, inner=WeightedLoss(ridge)),
+        problem=problem,
         source=source,
         sources={"saba": as_blocks(source)},
         x0=jnp.zeros(len(images.given), examples.features.dtype),
@@ -106,6 +109,7 @@ def hyper_cleaning(
         settings=_settings(examples),
         steps=10_000 if data == "mnist" else 5_000,
         keep=keep,
+        references=cache(lambda: references(images, problem, ridge, seed)),
     )
 
 

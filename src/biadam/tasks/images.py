@@ -66,9 +66,41 @@ def cross_entropy(y: Array, of: Labelled) -> Array:
     return optax.softmax_cross_entropy_with_integer_labels(of.features @ y, of.label)
 
 
+def fitted(
+    of: Labelled, weight: Float[np.ndarray, " n"], ridge: float, precision: float = 1e-4
+) -> Array:
+    """The linear model that minimises ``mean of weight times loss + ridge |y|^2``.
+
+    By L-BFGS until no entry of the gradient exceeds the precision.
+    """
+    from scipy.optimize import minimize
+
+    first = start(of)
+    share, penalty = jnp.asarray(weight, first.dtype), jnp.asarray(ridge, first.dtype)
+
+    def value_and_slope(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        y = jnp.asarray(flat, first.dtype).reshape(first.shape)
+        value, slope = _weighted_loss(y, of, share, penalty)
+        return float(value), np.asarray(slope, np.float64).ravel()
+
+    options = {"gtol": precision, "ftol": 0.0, "maxiter": 10_000, "maxfun": 20_000}
+    found = minimize(
+        value_and_slope, np.zeros(first.size), jac=True, method="L-BFGS-B", options=options
+    )
+    return jnp.asarray(found.x, first.dtype).reshape(first.shape)
+
+
 def start(of: Labelled) -> Array:
     """The linear model that names every class alike."""
     return jnp.zeros((of.features.shape[1], CLASSES), of.features.dtype)
+
+
+@jax.jit
+def _weighted_loss(y: Array, of: Labelled, weight: Array, ridge: Array) -> tuple[Array, Array]:
+    def loss(y: Array) -> Array:
+        return jnp.mean(weight * cross_entropy(y, of)) + ridge * jnp.sum(y**2)
+
+    return jax.value_and_grad(loss)(y)
 
 
 @jax.jit

@@ -21,7 +21,7 @@ from ..data import Minibatches
 from ..problem import Problem
 from ..sets import CappedSimplex
 from .base import Task
-from .images import Corrupted, Labelled, corrupted, cross_entropy, start
+from .images import Corrupted, Labelled, corrupted, cross_entropy, fitted, start
 
 RANDOM_CHOICES = 5
 
@@ -129,13 +129,4 @@ def chosen(weight: np.ndarray, count: int) -> Bool[np.ndarray, " n"]:
 
 def _accuracy(images: Corrupted, taken: np.ndarray, ridge: float) -> float:
     """Of the model that learns from these examples alone, all of one weight."""
-    from sklearn.linear_model import LogisticRegression
-
-    features, label = np.asarray(images.examples.features)[taken], images.given[taken]
-    if len(np.unique(label)) < 2:
-        return float(np.mean(images.parts.test.label == label[0]))
-    # scikit-learn minimises C sum(losses) + |theta|^2 / 2; its bias is the features' last column.
-    model = LogisticRegression(
-        C=1 / (2 * ridge * len(label)), fit_intercept=False, max_iter=10_000
-    ).fit(features, label)
-    return float(model.score(np.asarray(images.test.features), images.parts.test.label))
+    return images.accuracy(fitted(images.examples, taken / taken.mean(), ridge))
