@@ -81,6 +81,23 @@ MISTAKES: dict[str, MistakeRow] = {
         lambda: run(x=jnp.zeros(2, int)),
         "`x` must be of a floating type, but it has a leaf of type int",
     ),
+    "problem that is a pair": MistakeRow(
+        lambda: run((BED.outer, BED.inner)), r"`problem` must be a biadam.Problem.* is a tuple"
+    ),
+    "set that is a pair": MistakeRow(
+        lambda: Problem(BED.outer, BED.inner, outer_set=(0, 1)),
+        r"`outer_set` must be one of biadam.sets, but it is \(0, 1\)",
+    ),
+    "loss that is NaN at the start": MistakeRow(
+        lambda: run(Problem(BED.outer, lambda x, y, b: jnp.sum(jnp.log(y - 1)))),
+        "`Problem.inner` is nan at the start",
+    ),
+    "number for a key": MistakeRow(
+        lambda: run(key=0), r"`key` must be one key, such as jax.random.key\(0\), but it is 0"
+    ),
+    "several keys": MistakeRow(
+        lambda: run(key=jax.random.split(jax.random.key(0), 3)), r"but it is an array of shape \(3,"
+    ),
     "empty y": MistakeRow(lambda: run(y=()), "`y` must hold at least one array"),
     "NaN in the start": MistakeRow(
         lambda: run(x=jnp.asarray([0.0, jnp.nan])), "`x` must start finite"
@@ -117,6 +134,18 @@ MISTAKES: dict[str, MistakeRow] = {
         lambda: Minibatches(outer=np.ones(9), inner=np.ones(3), size=0),
         r"`size \(outer\)` must be a whole number of at least 1, but it is 0",
     ),
+    "three sizes": MistakeRow(
+        lambda: Minibatches(outer=np.ones(9), inner=np.ones(3), size=(1, 2, 3)),
+        r"`size` must be one number or a pair \(outer, inner\)",
+    ),
+    "size of a fraction": MistakeRow(
+        lambda: Minibatches(outer=np.ones(9), inner=np.ones(3), size=2.5),
+        r"`size \(outer\)` must be a whole number",
+    ),
+    "data of words": MistakeRow(
+        lambda: Minibatches(outer=np.array(["a", "b"]), inner=np.ones(3), size=1),
+        "`outer` must hold arrays of numbers, but one is of type <U1",
+    ),
     "NaN in the data": MistakeRow(
         lambda: Minibatches(outer=np.array([1.0, np.nan, 2.0, np.inf]), inner=np.ones(3), size=1),
         "`outer` must be finite, but 2 of its 4 examples",
@@ -132,6 +161,19 @@ MISTAKES: dict[str, MistakeRow] = {
     "evaluation every 0 steps": MistakeRow(lambda: run(every=0), "`every` must be a whole number"),
     "metric that is no number": MistakeRow(
         lambda: run(metrics={"all": lambda x, y: x}), r"the metric 'all' must return one number"
+    ),
+    "metric that is a word": MistakeRow(
+        lambda: run(metrics={"word": lambda x, y: "abc"}),
+        "the metric 'word' must return one number",
+    ),
+    "one metric without a name": MistakeRow(
+        lambda: run(metrics=lambda x, y: 0.0), "`metrics` must be a dictionary of functions"
+    ),
+    "output by name": MistakeRow(
+        lambda: run(output="last"), "`output` must be one of biadam.outputs, but it is 'last'"
+    ),
+    "best of no metrics": MistakeRow(
+        lambda: run(output=outputs.Best("loss")), "no metric of this run 'loss': there are none"
     ),
     "best by no metric": MistakeRow(
         lambda: run(output=outputs.Best("los"), metrics={"loss": lambda x, y: 0.0}),
@@ -151,6 +193,16 @@ MISTAKES: dict[str, MistakeRow] = {
     ),
     "step size that is NaN": MistakeRow(
         lambda: solvers.biadam((float("nan"), 0.1)), r"`step_size\[outer\]` must be above 0"
+    ),
+    "endless step size": MistakeRow(
+        lambda: solvers.biadam((float("inf"), 0.1)),
+        r"`step_size\[outer\]` must be above 0 and finite, but it is inf",
+    ),
+    "step size of each coordinate": MistakeRow(
+        lambda: run(solver=solvers.biadam((np.ones(2), 0.1))), r"its shape is \(2,\); scale the"
+    ),
+    "schedule of several numbers": MistakeRow(
+        lambda: run(solver=solvers.biadam(mixing=lambda t: jnp.ones(2))), r"its shape is \(2,\)"
     ),
     "step size as text": MistakeRow(
         lambda: solvers.biadam(("0.1", 0.1)), r"`step_size\[outer\]` must be a number"

@@ -113,6 +113,12 @@ def test_a_diverging_run_says_so(biadam):
         (("run", "hyper-cleaning", "--data", "minst"), "did you mean 'mnist'?"),
         (("run", "hyper-cleaning", "--solver", "biadm"), "did you mean 'biadam'?"),
         (("run", "hyper-cleaning", "--set", "step_sze=1"), "did you mean 'step_size'?"),
+        (
+            ("run", "hyper-cleaning", "--seed", "-1"),
+            "'--seed': Input should be greater than or equal to 0",
+        ),
+        (("run", "hyper-cleaning", "--out", "/dev/null/here"), "`--out` must be a folder that can"),
+        (("run", "hyper-cleaning", "--set", "step_size=1e400,1"), "above 0 and finite"),
         (("run", "hyper-cleaning", "--set", "step_size"), "takes KEY=VALUE"),
         (("run", "hyper-cleaning", "--set", "step_size=(1"), "can't be read"),
         (("run", "hyper-cleaning", "--set", "step_size=1+x"), "must be a number"),

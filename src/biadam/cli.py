@@ -35,7 +35,9 @@ MISTAKE, DIVERGED = 2, 3
 Solver = Annotated[str | None, typer.Option(help="Method; `biadam solvers` lists them.")]
 Steps = Annotated[int | None, typer.Option(help="How many steps.")]
 Seconds = Annotated[float | None, typer.Option(help="How long to step.")]
-Seed = Annotated[int, typer.Option(help="Names the split, the corruption and the draws.")]
+Seed = Annotated[
+    int, typer.Option(help="Names the split, the corruption and the draws.", min=0, max=2**32 - 1)
+]
 Out = Annotated[Path | None, typer.Option(help="Folder to write to.", file_okay=False)]
 Set = Annotated[
     list[str] | None,
@@ -279,6 +281,8 @@ def _run(
         raise unknown("solver", name, solvers.__all__)
     factory = getattr(solvers, name)
     method = task.build(name, factory, **parse(pairs, factory))
+    folder = out or Path("biadam-runs") / f"{task.name}-{task.data}-{name}-seed{seed}"
+    _make(folder)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = run(
@@ -294,7 +298,6 @@ def _run(
         )
     for remark in dict.fromkeys(str(w.message) for w in caught):
         print(f"biadam: {remark}", file=sys.stderr)
-    folder = out or Path("biadam-runs") / f"{task.name}-{task.data}-{name}-seed{seed}"
     written = record.save(folder, task, name, dict(p.split("=", 1) for p in pairs), seed, result)
     picture = report.figure(written)
     beside = task.references() if references else []
@@ -305,6 +308,16 @@ def _run(
         _show(written, picture, beside)
     if result.outcome is Outcome.DIVERGED:
         raise typer.Exit(DIVERGED)
+
+
+def _make(folder: Path) -> None:
+    """Make sure of the folder before a long run, and not after it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Mistake(
+            f"`--out` must be a folder that can be made, but {folder} can't: {error.strerror}."
+        ) from error
 
 
 def _show(written: "Record", picture: Path, references: "list[Reference]") -> None:

@@ -116,11 +116,10 @@ def run(
             slow code of convolutions in loops.
         progress: show a bar; by default if a person is watching.
     """
-    wanted = dict(metrics or {})
-    _check(solver, data, steps, seconds, every, wanted, output)
+    wanted = {} if metrics is None else metrics
+    _check(problem, solver, data, steps, seconds, every, wanted, output)
+    key = _one_key(key)
     x, y = jax.tree.map(jnp.asarray, (x, y))
-    if jnp.issubdtype(jnp.result_type(key), jnp.unsignedinteger):
-        key = jr.wrap_key_data(key)
     first_sample = data(key, 0, solver.batches)
     problem.check(x, y, first_sample)
     _check_start("x", x, "outer_set", problem.outer_set)
@@ -139,6 +138,7 @@ def run(
     clock, done, outcome, totals, best = 0.0, 0, Outcome.OK, Calls(), None
     message = "all that was asked for was done."
     first = machine.losses(at)
+    _check_losses(first)
     watched = progress if progress is not None else sys.stderr.isatty()
     with Progress(watched, steps, seconds) as bar:
         while True:
@@ -346,7 +346,7 @@ REFRESH = 0.2  # seconds between two looks at the clock
 class _Log:
     """What the evaluations saw."""
 
-    def __init__(self, metrics: dict[str, Metric]):
+    def __init__(self, metrics: Mapping[str, Metric]):
         self.metrics = metrics
         self.rows: list[tuple[dict[str, float], dict[str, float], int, float, Calls]] = []
 
@@ -370,23 +370,29 @@ def _measure(metric: Metric, state: Any) -> Any:
 
 def _scalar(name: str, value: Any) -> float:
     array = np.asarray(value)
-    if array.shape != ():
+    if array.shape != () or not jnp.issubdtype(array.dtype, jnp.number):
         raise errors.Mistake(
             f"the metric {name!r} must return one number, but it returned an array of shape "
-            f"{array.shape}."
+            f"{array.shape} and type {array.dtype}."
         )
     return float(array)
 
 
 def _check(
+    problem: Problem,
     solver: AbstractSolver,
     data: AbstractSource,
     steps: int | None,
     seconds: float | None,
     every: int | None,
-    metrics: dict[str, Any],
+    metrics: Mapping[str, Metric],
     output: AbstractOutput,
 ) -> None:
+    if not isinstance(problem, Problem):
+        raise errors.Mistake(
+            f"`problem` must be a biadam.Problem(outer=..., inner=...), but it is a "
+            f"{type(problem).__name__}."
+        )
     if not isinstance(solver, AbstractSolver):
         raise errors.Mistake(
             f"`solver` must be what a function of biadam.solvers returns, but it is {solver!r}."
@@ -404,7 +410,32 @@ def _check(
         errors.number("seconds", seconds, above=0)
     if every is not None:
         errors.count("every", every)
+    if not isinstance(metrics, Mapping):
+        raise errors.Mistake(
+            f"`metrics` must be a dictionary of functions of (x, y) by name, but it is {metrics!r}."
+        )
+    errors.part("output", output, AbstractOutput, "outputs")
     output.check(metrics)
+
+
+def _one_key(key: Any) -> Key[Array, ""]:
+    """The key, of the new kind or the old, or a `Mistake`."""
+    if isinstance(key, jax.Array):
+        if jnp.issubdtype(key.dtype, jnp.unsignedinteger):
+            key = jr.wrap_key_data(key)
+        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ():
+            return key
+    told = f"an array of shape {key.shape}" if isinstance(key, jax.Array) else repr(key)
+    raise errors.Mistake(f"`key` must be one key, such as jax.random.key(0), but it is {told}.")
+
+
+def _check_losses(first: dict[str, float]) -> None:
+    for name, loss in first.items():
+        if not math.isfinite(loss):
+            raise errors.Mistake(
+                f"`Problem.{name}` is {loss} at the start on a minibatch of the data; start from "
+                f"another point, or mend the loss where it divides by zero or overflows."
+            )
 
 
 def _check_start(name: str, start: PyTree, argument: str, home: Any) -> None:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree
 
 from . import tree
-from .errors import Mistake
+from .errors import Mistake, part
 from .proximal import AbstractProximal
 from .sets import Free
 
@@ -102,6 +102,10 @@ class Problem(eqx.Module):
     outer_set: AbstractProximal = Free()
     inner_set: AbstractProximal = Free()
     stage: Callable[[Any, Any], Any] | None = None
+
+    def __check_init__(self) -> None:
+        part("outer_set", self.outer_set, AbstractProximal, "sets")
+        part("inner_set", self.inner_set, AbstractProximal, "sets")
 
     def outer_loss(self, x: PyTree, y: PyTree, batch: PyTree) -> Array:
         """``f``, its stage included."""
@@ -292,4 +296,4 @@ def _check_variable(name: str, point: PyTree) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return ": ".join((type(error).__name__, *str(error).strip().splitlines()[:1]))

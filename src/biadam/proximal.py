@@ -210,7 +210,7 @@ def sizes(what: str, value: PyTree, *, above: float = -math.inf, least: float = 
     """Refuse numbers outside their range, alone, in arrays or in a pytree of either."""
     for leaf in jax.tree.leaves(value):
         if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
-            number(what, leaf, above=above, least=least, most=np.finfo(np.float64).max)
+            number(what, leaf, above=above, least=least)
         elif not isinstance(leaf, jax.core.Tracer):
             entries = np.asarray(leaf)
             if not np.all((entries > above) & (entries >= least) & np.isfinite(entries)):

@@ -20,7 +20,13 @@ Number = Any  # a float, a scalar array (in a sweep), or a schedule
 
 def at(number: Number, step: Array) -> Array:
     """The value of a number or schedule at a step."""
-    return jnp.asarray(number(step) if callable(number) else number)
+    value = jnp.asarray(number(step) if callable(number) else number)
+    if value.shape != ():
+        raise errors.Mistake(
+            f"a step size, rate or factor must be one number, or a schedule that returns one, but "
+            f"its shape is {value.shape}; scale the coordinates of the variable instead."
+        )
+    return value
 
 
 class PowerDecay(eqx.Module):

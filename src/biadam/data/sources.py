@@ -52,7 +52,7 @@ class Minibatches(AbstractSource):
         size: int | tuple[int, int],
         replacement: bool = True,
     ):
-        self.size = (size, size) if isinstance(size, int) else size
+        self.size = _pair_of_sizes(size)
         self.replacement = replacement
         self.outer = _checked("outer", outer)
         self.inner = _checked("inner", inner)
@@ -128,6 +128,17 @@ def epoch_indices(key: Key[Array, ""], step: Any, size: int, length: int) -> Int
     return jax.lax.while_loop(outside, walk, permute(rank)).astype(jnp.int32)
 
 
+def _pair_of_sizes(size: Any) -> tuple[int, int]:
+    """One for each level; a single one serves both."""
+    if not isinstance(size, tuple | list):
+        return size, size
+    if len(size) != 2:
+        raise errors.Mistake(
+            f"`size` must be one number or a pair (outer, inner), but it is {size!r}."
+        )
+    return size[0], size[1]
+
+
 def _length(data: PyTree) -> int:
     return int(jax.tree.leaves(data)[0].shape[0])
 
@@ -147,7 +158,12 @@ def _checked(name: str, data: PyTree) -> PyTree:
         raise errors.Mistake(f"`{name}` must hold at least one example, but it is empty.")
     for a in leaves:
         a = np.asarray(a)
-        if np.issubdtype(a.dtype, np.floating) and not np.isfinite(a).all():
+        if not (jnp.issubdtype(a.dtype, jnp.number) or a.dtype == np.bool_):
+            raise errors.Mistake(
+                f"`{name}` must hold arrays of numbers, but one is of type {a.dtype}; "
+                f"name classes by whole numbers."
+            )
+        if jnp.issubdtype(a.dtype, jnp.floating) and not np.isfinite(a).all():
             bad = int(np.unique(np.argwhere(~np.isfinite(a))[:, 0]).size)
             raise errors.Mistake(
                 f"`{name}` must be finite, but {bad} of its {len(a)} examples hold a NaN or an "
