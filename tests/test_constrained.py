@@ -5,6 +5,7 @@ the gradient that belong to the support are equal, so that a matrix driven by th
 a multiple of the identity there and the Euclidean projection would get away with it.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from biadam.outputs import AbstractOutput
 from biadam.proximal import L1, AbstractProximal
 from biadam.sets import Box, HalfSpace, L1Ball, L2Ball, NonNegative, Simplex
 from biadam.tasks import Quadratic
+from matrix import ROWS
 
 BED = Quadratic((4, 5), condition=3.0, seed=6)
 KEY = jax.random.key(0)
@@ -167,6 +169,22 @@ def test_an_inner_border_that_is_reached_is_told_once(noise):
     assert len(told) == 1
     assert abs(np.asarray(result.y)).max() > 0.9 * TIGHT
     go(home(2 * WIDE), solver, steps=3000, data=data)
+
+
+IMPLICIT = [name for name, about in solvers.METHODS.items() if about.sets[1]]
+IMPLICIT.remove("pbgd_value")  # which does not use the implicit formula
+
+
+@pytest.mark.parametrize("name", IMPLICIT)
+def test_every_method_that_takes_the_set_tells(name):
+    """In a set around y*(x) no border is met; in half of it one is."""
+    solver = ROWS[name].solver(BED)
+    for edge, told in ((9 * WIDE, False), (0.5 * TIGHT, True)):
+        problem = Problem(BED.outer, BED.inner, inner_set=Box(-edge, edge))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            biadam.run(problem, solver, BED.full(), BED.x0, BED.y0, steps=200, key=KEY, every=200)
+        assert [w.category for w in caught] == [ActiveConstraintWarning] * told
 
 
 def test_a_border_that_is_reached_on_the_way_only_is_not_told():

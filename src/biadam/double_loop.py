@@ -16,7 +16,7 @@ from .hypergradients.base import Solved
 from .metrics import AbstractMetric, Identity
 from .problem import Calls, Levels, Problem, Sample, View
 from .schedules import Number
-from .solver import AbstractSolver, Info, info_of, proximal_step, refuse_sets
+from .solver import AbstractSolver, Info, Move, held_back, info_of, proximal_step, refuse_sets
 
 
 class DoubleState(NamedTuple):
@@ -117,6 +117,15 @@ class DoubleLoop(AbstractSolver):
         if not self.warm_start:
             state = state._replace(point=state.point._replace(y=y))
         return state._replace(step=state.step + 1), info
+
+    def clips(self, problem: Problem, state: DoubleState, sample: Sample) -> Bool[Array, ""]:
+        """Look at an inner step that could come next."""
+        x, y, _ = state.point
+        q = problem.inner_gradient(x, y, sample.batch(0))
+        memory = self.inner_metric.update(state.memory[1], q, q, q)
+        matrix = self.inner_metric.matrix(memory, y)
+        step = schedules.at(self.step_size[1], state.step)
+        return held_back(Move(y, q, matrix, step, problem.inner_set))
 
     def _descend(self, view: View, state: DoubleState) -> tuple[DoubleState, Seen]:
         """The inner loop."""

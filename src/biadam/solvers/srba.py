@@ -22,7 +22,7 @@ Departures:
 
 import equinox as eqx
 from jax import lax
-from jaxtyping import PyTree
+from jaxtyping import Array, Bool, PyTree
 
 from .. import errors
 from ..estimators import MovingAverage, Spider, everything
@@ -73,6 +73,10 @@ class Refreshed(AbstractSolver):
     def remarks(self, problem: Problem, state: State) -> list[str]:
         """Those of the loop."""
         return self.loop.remarks(problem, state)
+
+    def clips(self, problem: Problem, state: State, sample: Sample) -> Bool[Array, ""]:
+        """See the loop's."""
+        return self.loop.clips(problem, state, sample)
 
 
 def _times(info: Info, count: Calls) -> Info:
