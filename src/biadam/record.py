@@ -6,15 +6,16 @@ import math
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
 from . import __version__
-from .driver import Result
 from .errors import Mistake
-from .tasks import Task
+
+if TYPE_CHECKING:  # a report reads runs without jax
+    from .driver import Result
+    from .tasks import Task
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,16 @@ class Record:
 
 
 def save(
-    directory: Path, task: Task, solver: str, settings: dict[str, str], seed: int, result: Result
+    directory: Path,
+    task: "Task",
+    solver: str,
+    settings: dict[str, str],
+    seed: int,
+    result: "Result",
 ) -> Record:
     """Judge a result by its task and write both down."""
+    import jax
+
     metrics = task.evaluate(result.x, result.y)
     summary = {
         "task": task.name,

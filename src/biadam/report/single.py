@@ -1,0 +1,172 @@
+"""One figure for one run."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure, SubFigure
+
+from ..record import Record
+
+# Blue for what is right and vermilion for what is wrong: told apart by most eyes and in print.
+RIGHT, WRONG, COMMON, INK = "#0072B2", "#D55E00", "#999999", "#333333"
+
+Scale = Callable[[Any], Any]
+
+
+class Panels(NamedTuple):
+    """What a task's figure shows beside the curves."""
+
+    right: Callable[[Axes, Record], None]
+    below: Callable[[SubFigure, Record], None]
+
+
+def figure(record: Record) -> Path:
+    """Draw a run into its folder."""
+    drawn = Figure(figsize=(11, 7), layout="constrained")
+    FigureCanvasAgg(drawn)
+    summary = record.summary
+    drawn.suptitle(f"{summary['task']}, {summary['data']}, {summary['solver']}", color=INK)
+    parts: Any = drawn.subfigures(2, 1)
+    top, bottom = parts
+    curves, right = top.subplots(1, 2)
+    panels = PANELS[summary["task"]]
+    _curves(curves, record)
+    panels.right(right, record)
+    panels.below(bottom, record)
+    path = record.directory / "figure.png"
+    drawn.savefig(path, dpi=110)
+    return path
+
+
+def _curves(axes: Axes, record: Record) -> None:
+    clock = record.arrays["clock"]
+    for name, values in record.arrays.items():
+        if name.startswith("curve_"):
+            axes.plot(clock, values, color=RIGHT)
+            axes.set_ylabel(name.removeprefix("curve_").replace("_", " "))
+    axes.set_xlabel("seconds of stepping")
+    steps = axes.secondary_xaxis("top", functions=_steps(clock, record.arrays["at"]))
+    steps.set_xlabel("steps")
+    axes.grid(alpha=0.25)
+
+
+def _steps(clock: np.ndarray, at: np.ndarray) -> tuple[Scale, Scale]:
+    """Seconds to steps and back; by their mean pace, which is a straight line."""
+    pace = at[-1] / clock[-1] if clock[-1] else 1.0
+    return (lambda seconds: seconds * pace), (lambda steps: steps / pace)
+
+
+def _learned(axes: Axes, record: Record) -> None:
+    weights(axes, record)
+    axes.set_xlabel("learned weight of a training example")
+    auc = record.summary["metrics"]["auc"]
+    title = "" if auc is None else f"AUC {auc:.3f}, best F1 {record.summary['metrics']['f1']:.3f}"
+    axes.legend(frameon=False, title=title)
+
+
+def weights(axes: Axes, record: Record) -> None:
+    """Histograms of the learned weights of right and of wrong labels."""
+    weight, wrong = record.arrays["weight"], record.arrays["wrong"]
+    bins = np.linspace(0, 1, 41).tolist()
+    for of, colour, name in ((~wrong, RIGHT, "right label"), (wrong, WRONG, "wrong label")):
+        axes.hist(weight[of], bins=bins, color=colour, alpha=0.65, label=f"{name} ({of.sum()})")
+    axes.set_ylabel("examples")
+
+
+def _suspects(part: SubFigure, record: Record) -> None:
+    part.suptitle(
+        "most suspicious training images: the label they came with → the true one", color=INK
+    )
+    gallery(part.subplots(4, 10), record, "suspect")
+
+
+def gallery(grid: Any, record: Record, name: str) -> None:
+    """Draw training images, with the label they came with and, where it is wrong, the true one."""
+    images, given, true = (record.arrays[f"{name}_{of}"] for of in ("image", "given", "true"))
+    for cell in grid.ravel():
+        cell.axis("off")
+    for cell, image, label, truth in zip(grid.ravel(), images, given, true, strict=False):
+        cell.imshow(image, cmap="gray_r")
+        caught = label != truth
+        cell.set_title(
+            f"{label} → {truth}" if caught else f"{label}, right",
+            fontsize=8,
+            pad=2,
+            color=WRONG if caught else RIGHT,
+        )
+
+
+def _choice(axes: Axes, record: Record) -> None:
+    weights(axes, record)
+    axes.set_yscale("log")
+    axes.set_xlabel("learned weight of a training example")
+    metrics, count = record.summary["metrics"], int(record.arrays["chosen"].sum())
+    axes.legend(
+        frameon=False,
+        loc="upper center",
+        title=f"{metrics['chosen_right']:.1%} of the {count} chosen are right,\n"
+        f"{metrics['base_right']:.1%} of all",
+    )
+
+
+def _choices(part: SubFigure, record: Record) -> None:
+    halves: Any = part.subfigures(1, 2)
+    for half, name, title in zip(
+        halves, ("best", "worst"), ("of largest weight", "of least weight"), strict=True
+    ):
+        half.suptitle(f"training images {title}", color=INK)
+        gallery(half.subplots(4, 5), record, name)
+
+
+def _against_common(axes: Axes, record: Record) -> None:
+    """Bars of what was learned beside those of the best common penalty."""
+    metrics = record.summary["metrics"]
+    places = np.arange(2)
+    for shift, prefix, colour, name in (
+        (-0.2, "", RIGHT, "a penalty for each feature, learned"),
+        (0.2, "common_", COMMON, "one penalty for all, from a grid"),
+    ):
+        heights = [metrics[f"{prefix}{of}_loss"] or 0.0 for of in ("validation", "test")]
+        bars = axes.bar(places + shift, heights, 0.38, color=colour, label=name)
+        axes.bar_label(bars, fmt="%.3f", color=INK)
+    axes.set_xticks(places, ["validation", "test"])
+    axes.set_ylabel("loss")
+    axes.margins(y=0.5)
+    axes.legend(frameon=False, loc="upper center")
+
+
+def _features(part: SubFigure, record: Record) -> None:
+    penalty, junk = record.arrays["penalty"], record.arrays["junk"]
+    place = np.arange(len(penalty))
+    rows: Any = part.subplots(2, 1, sharex=True)
+    above, below = rows
+    for of, colour, name in ((~junk, RIGHT, "a real feature"), (junk, WRONG, "pure noise")):
+        if of.any():
+            above.bar(place[of], penalty[of], color=colour, label=name)
+            below.bar(place[of], record.arrays["coefficient"][of], color=colour)
+    below.plot(
+        place,
+        record.arrays["common_coefficient"],
+        "_",
+        color=INK,
+        ms=9,
+        label="one penalty for all",
+    )
+    above.set_ylabel("penalty")
+    below.set_ylabel("coefficient")
+    below.axhline(0, color=INK, lw=0.6)
+    above.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
+    below.legend(frameon=False)
+    below.set_xticks(place, record.arrays["feature"], rotation=90, fontsize=8)
+    below.set_xlim(-0.7, len(place) - 0.3)
+
+
+PANELS = {
+    "hyper-cleaning": Panels(_learned, _suspects),
+    "ridge": Panels(_against_common, _features),
+    "selection": Panels(_choice, _choices),
+}
