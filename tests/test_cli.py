@@ -134,6 +134,10 @@ def test_a_diverging_run_says_so(biadam):
             ("run", "hyper-cleaning", "--set", "hypergradient=NeumannSum(1, 2, 3)"),
             "can't build NeumannSum",
         ),
+        (("report",), "a report needs at least one folder"),
+        (("report", "nowhere"), "there is no folder nowhere"),
+        (("report", "."), "holds no run.json and no comparison.json"),
+        (("report", "nowhere", "--out", "page.pdf"), "`--out` must name a file that ends in .html"),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(biadam, words, answer):

@@ -224,6 +224,29 @@ def _show_comparison(rows: "list[Row]") -> None:
             print(f"{row.solver} does not take this task: {row.refused}")
 
 
+@app.command("report")
+def make_report(
+    directories: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="DIR...", help="Folders that runs and comparisons wrote."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The page to write, an HTML file; figures go into a folder beside it."),
+    ] = None,
+) -> None:
+    """Write a page on runs and comparisons, and its figures for print."""
+    from .report import figures, page
+
+    folders = directories or []
+    if out is not None and out.suffix != ".html":
+        raise Mistake(f"`--out` must name a file that ends in .html, but it is {str(out)!r}.")
+    place = out or (folders[0] if len(folders) == 1 else Path("biadam-runs")) / "report.html"
+    print(f"page: {page(folders, place)}")
+    drawn = figures(folders, place.with_name(f"{place.stem}-figures"))
+    print(f"figures: {drawn[0].parent}")
+
+
 @app.command()
 def solvers(as_json: Json = False) -> None:
     """The table of methods."""

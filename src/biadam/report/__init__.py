@@ -1,3 +1,5 @@
 """Figures of what runs wrote; nothing of the library imports this."""
 
-from .figures import figure as figure
+from .html import page as page
+from .paper import figures as figures
+from .single import figure as figure

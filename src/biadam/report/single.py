@@ -1,5 +1,6 @@
 """One figure for one run."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,29 +26,34 @@ class Panels(NamedTuple):
 
 
 def figure(record: Record) -> Path:
-    """Draw a run into its folder."""
-    drawn = Figure(figsize=(11, 7), layout="constrained")
-    FigureCanvasAgg(drawn)
+    """Draw a run into its folder: its curves, and what the task has to show beside them."""
     summary = record.summary
+    panels = PANELS.get(summary["task"])
+    drawn = Figure(figsize=(11, 7 if panels else 4), layout="constrained")
+    FigureCanvasAgg(drawn)
     drawn.suptitle(f"{summary['task']}, {summary['data']}, {summary['solver']}", color=INK)
-    parts: Any = drawn.subfigures(2, 1)
-    top, bottom = parts
-    curves, right = top.subplots(1, 2)
-    panels = PANELS[summary["task"]]
-    _curves(curves, record)
-    panels.right(right, record)
-    panels.below(bottom, record)
+    if panels is None:
+        curves = [name for name in record.arrays if name.startswith("curve_")]
+        for place, name in enumerate(curves, start=1):
+            _curve(drawn.add_subplot(1, len(curves), place), record, name)
+    else:
+        parts: Any = drawn.subfigures(2, 1)
+        top, bottom = parts
+        left, right = top.subplots(1, 2)
+        for name in record.arrays:
+            if name.startswith("curve_"):
+                _curve(left, record, name)
+        panels.right(right, record)
+        panels.below(bottom, record)
     path = record.directory / "figure.png"
     drawn.savefig(path, dpi=110)
     return path
 
 
-def _curves(axes: Axes, record: Record) -> None:
+def _curve(axes: Axes, record: Record, name: str) -> None:
     clock = record.arrays["clock"]
-    for name, values in record.arrays.items():
-        if name.startswith("curve_"):
-            axes.plot(clock, values, color=RIGHT)
-            axes.set_ylabel(name.removeprefix("curve_").replace("_", " "))
+    axes.plot(clock, record.arrays[name], color=RIGHT)
+    axes.set_ylabel(name.removeprefix("curve_").replace("_", " "))
     axes.set_xlabel("seconds of stepping")
     steps = axes.secondary_xaxis("top", functions=_steps(clock, record.arrays["at"]))
     steps.set_xlabel("steps")
@@ -81,23 +87,28 @@ def _suspects(part: SubFigure, record: Record) -> None:
     part.suptitle(
         "most suspicious training images: the label they came with → the true one", color=INK
     )
-    gallery(part.subplots(4, 10), record, "suspect")
+    gallery(part.subplots(), record, "suspect")
 
 
-def gallery(grid: Any, record: Record, name: str) -> None:
+def gallery(axes: Axes, record: Record, name: str, columns: int = 10) -> None:
     """Draw training images, with the label they came with and, where it is wrong, the true one."""
     images, given, true = (record.arrays[f"{name}_{of}"] for of in ("image", "given", "true"))
-    for cell in grid.ravel():
-        cell.axis("off")
-    for cell, image, label, truth in zip(grid.ravel(), images, given, true, strict=False):
-        cell.imshow(image, cmap="gray_r")
+    for i, (image, label, truth) in enumerate(zip(images, given, true, strict=True)):
+        left, top = 1.15 * (i % columns), -1.3 * (i // columns)
+        axes.imshow(image, cmap="gray_r", vmin=0, vmax=255, extent=(left, left + 1, top - 1, top))
         caught = label != truth
-        cell.set_title(
+        axes.text(
+            left + 0.5,
+            top + 0.03,
             f"{label} → {truth}" if caught else f"{label}, right",
             fontsize=8,
-            pad=2,
+            ha="center",
+            va="bottom",
             color=WRONG if caught else RIGHT,
         )
+    axes.set_xlim(0, 1.15 * columns - 0.15)
+    axes.set_ylim(-1.3 * math.ceil(len(images) / columns), 0.3)
+    axes.axis("off")
 
 
 def _choice(axes: Axes, record: Record) -> None:
@@ -119,7 +130,7 @@ def _choices(part: SubFigure, record: Record) -> None:
         halves, ("best", "worst"), ("of largest weight", "of least weight"), strict=True
     ):
         half.suptitle(f"training images {title}", color=INK)
-        gallery(half.subplots(4, 5), record, name)
+        gallery(half.subplots(), record, name, columns=5)
 
 
 def _against_common(axes: Axes, record: Record) -> None:
