@@ -156,10 +156,14 @@ def test_a_command_alone_shows_its_help(biadam):
 
 
 def test_the_table_of_methods(biadam, monkeypatch):
-    monkeypatch.setattr(solvers, "__all__", ["biadam", "vr_biadam_tracked"])
+    names = ["biadam", "f2sa", "stable", "vr_biadam_tracked"]
+    monkeypatch.setattr(solvers, "__all__", names)
     status, out, _ = biadam("solvers", "--json")
     assert status == 0
-    first, second = json.loads(out)
+    rows = json.loads(out)
+    needs = ["HVP JVP", "first order", "dense matrices", "HVP JVP"]
+    assert [(row["name"], row["needs"]) for row in rows] == list(zip(names, needs, strict=True))
+    first, second = rows[0], rows[-1]
     assert first["name"] == "biadam"
     assert first["oracle_calls"]["outer_gradient"] == 1
     assert 0.8 < first["oracle_calls"]["hessian_product"] < 1.2  # (K - 1) / 2 with K = 3

@@ -3,8 +3,13 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
 
+from .. import tree
 from ..problem import Calls
 from ..solver import AbstractSolver
 
@@ -20,6 +25,7 @@ class About(NamedTuple):
     loop: str  # single or double
     complexity: str  # samples for E |grad F| <= eps, or what the theory has instead
     sets: tuple[bool, bool]  # whether it takes constraints on (x, y)
+    dense: bool = False  # whether it keeps the second derivatives as matrices
 
 
 METHODS: dict[str, About] = {}
@@ -38,17 +44,24 @@ def method(about: About) -> Callable[[Factory], Factory]:
 
 def calls_per_step(solver: AbstractSolver, steps: int = 200) -> Calls:
     """The oracle calls of one step, counted over some steps on the test bed."""
-    from ..driver import run
     from ..tasks import Quadratic
 
     bed = Quadratic((2, 3), condition=3.0)
-    go = lambda n: (
-        run(
-            bed.problem, solver, bed.full(), bed.x0, bed.y0, steps=n, key=jax.random.key(0)
-        ).oracle_calls
-    )
-    begun, ended = go(0), go(steps)
-    return Calls(*((ended[kind] - begun[kind]) / steps for kind in Calls._fields))
+    data, key = bed.full(), jax.random.key(0)
+
+    @eqx.filter_jit
+    def count(solver: AbstractSolver) -> Calls:
+        look = lambda t: data(key, t, solver.batches)
+        state, info = solver.init(bed.problem, bed.x0, bed.y0, look(0))
+
+        def step(t: Array, carry: tuple[Any, Calls]) -> tuple[Any, Calls]:
+            state, info = solver.step(bed.problem, carry[0], look(t))
+            return state, carry[1].plus(info.calls)
+
+        none = jax.tree.map(jnp.zeros_like, info.calls)
+        return lax.fori_loop(1, steps + 1, step, (state, none))[1]
+
+    return Calls(*(int(n) / steps for n in count(tree.with_arrays(solver))))
 
 
 def table() -> list[dict[str, Any]]:
@@ -59,7 +72,8 @@ def table() -> list[dict[str, Any]]:
     for name in names:
         about = METHODS[name]
         calls = calls_per_step(FACTORIES[name]())
-        needs = [what for what, n in (("HVP", calls[2]), ("JVP", calls[3])) if n]
+        products = [what for what, n in (("HVP", calls[2]), ("JVP", calls[3])) if n]
+        needs = "dense matrices" if about.dense else " ".join(products) or "first order"
         rows.append(
             {
                 "name": name,
@@ -67,7 +81,7 @@ def table() -> list[dict[str, Any]]:
                 "year": about.year,
                 "arxiv": about.arxiv,
                 "loop": about.loop,
-                "needs": " ".join(needs) or "first order",
+                "needs": needs,
                 "complexity": about.complexity,
                 "oracle_calls": calls._asdict(),
                 "sets": {"x": about.sets[0], "y": about.sets[1]},

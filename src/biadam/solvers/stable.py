@@ -110,7 +110,15 @@ class Stable(AbstractSolver):
 
 
 @method(
-    About("Chen, Sun, Xiao, Yin, STABLE", 2022, "2102.04671", "single", "O(eps^-4)", (True, False))
+    About(
+        "Chen, Sun, Xiao, Yin, STABLE",
+        2022,
+        "2102.04671",
+        "single",
+        "O(eps^-4)",
+        (True, False),
+        True,
+    )
 )
 def stable(
     step_size: tuple[Number, Number] = (

@@ -110,7 +110,9 @@ class Svrb(AbstractSolver):
         return SvrbState(state.step + 1, new, state.point, estimates), info_of(calls, one, w, v)
 
 
-@method(About("Guo, Yang, SVRB", 2021, "2105.02266", "single", "O~(eps^-3)", (False, False)))
+@method(
+    About("Guo, Yang, SVRB", 2021, "2105.02266", "single", "O~(eps^-3)", (False, False), dense=True)
+)
 def svrb(
     step_size: tuple[Number, Number] = (
         PowerDecay(scale=0.2, offset=300.0, power=1 / 3),
