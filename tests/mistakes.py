@@ -10,6 +10,7 @@ import numpy as np
 
 import biadam
 from biadam import Problem, metrics, outputs, schedules, solvers
+from biadam.comparison.referee import TUNING
 from biadam.data import FullBatch, Minibatches, omniglot
 from biadam.data.episodes import Episodes, Groups, evaluation_episodes
 from biadam.hypergradients import (
@@ -26,6 +27,13 @@ from biadam.tasks import Quadratic, hyper_cleaning
 
 BED = Quadratic((2, 3), examples=4, noise=0.1)
 DIGITS = omniglot.few_shot_digits()[1]
+
+
+def compare(
+    task: Any = hyper_cleaning, options: Any = None, seconds: Any = 1.0, **given: Any
+) -> Any:
+    words = {"out": "nowhere", "seconds": seconds, **given}
+    return biadam.compare(task, options, **words)
 
 
 def run(
@@ -290,6 +298,50 @@ MISTAKES: dict[str, MistakeRow] = {
         ),
         "not strongly convex",
     ),
+    "seeds into those of tuning": MistakeRow(
+        lambda: compare(seeds=TUNING + 1), "`seeds` must be at most 1,000,000, but it is 1,000,001"
+    ),
+    "seeds of one's own choice": MistakeRow(
+        lambda: compare(seeds=[TUNING]), "`seeds` must be a whole number"
+    ),
+    "a seed among the options": MistakeRow(
+        lambda: compare(options={"seed": 0}), "`options` must leave `seed` out"
+    ),
+    "no seeds to tune on": MistakeRow(
+        lambda: compare(tuning_seeds=0), "`tuning_seeds` must be a whole number of at least 1"
+    ),
+    "misspelt option of a task": MistakeRow(
+        lambda: compare(options={"nois": 0.1}), "did you mean 'noise'"
+    ),
+    "task without a seed": MistakeRow(
+        lambda: compare(lambda data: None), "must take an argument `seed`"
+    ),
+    "task in place of its maker": MistakeRow(
+        lambda: compare(3), "`task` must be a function that makes a task"
+    ),
+    "two budgets": MistakeRow(
+        lambda: compare(samples=10.0), "seconds and samples are given; give one of them"
+    ),
+    "no budget": MistakeRow(lambda: compare(seconds=None), "but none is given"),
+    "empty budget": MistakeRow(lambda: compare(seconds=0.0), "`seconds` must be above 0"),
+    "misspelt group of methods": MistakeRow(
+        lambda: compare(methods="papr"), "did you mean 'paper'"
+    ),
+    "no methods": MistakeRow(lambda: compare(methods=[]), "at least one method"),
+    "grid of another method": MistakeRow(
+        lambda: compare(methods=["soba"], grids={"mrbo": {}}),
+        "no method of this comparison 'mrbo'",
+    ),
+    "grid of an unknown argument": MistakeRow(
+        lambda: compare(methods=["soba"], grids={"soba": {"step_siz": [1.0]}}),
+        "did you mean 'step_size'",
+    ),
+    "grid without values": MistakeRow(
+        lambda: compare(methods=["soba"], grids={"soba": {"step_size": []}}),
+        "`grids` must give at least one value of soba's `step_size`",
+    ),
+    "no settings": MistakeRow(lambda: compare(settings=0), "`settings` must be a whole number"),
+    "no workers": MistakeRow(lambda: compare(workers=0), "`workers` must be a whole number"),
 }
 
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import comparison as comparison
     from . import data as data
     from . import estimators as estimators
     from . import hypergradients as hypergradients
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from . import sets as sets
     from . import solvers as solvers
     from . import tasks as tasks
+    from .comparison import compare as compare
     from .double_loop import DoubleLoop as DoubleLoop
     from .driver import DivergedWarning as DivergedWarning
     from .driver import IdleWarning as IdleWarning
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {
+    "comparison": ("compare",),
     "double_loop": ("DoubleLoop",),
     "errors": ("Mistake",),
     "hypergradients": ("hypergradient",),
@@ -46,6 +49,7 @@ _NAMES = {
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 _MODULES = (
+    "comparison",
     "data",
     "estimators",
     "hypergradients",

@@ -1,7 +1,6 @@
 """The command line. Everything slow is imported by the command that needs it."""
 
 import json
-import math
 import sys
 import warnings
 from pathlib import Path
@@ -9,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .cli_compare import compare_app
 from .errors import Mistake, unknown
 
 if TYPE_CHECKING:
-    from .compare import Row
     from .record import Record
     from .tasks import Reference, Task
 
@@ -156,72 +155,7 @@ def selection(
     _run(task, solver, settings or [], steps, seconds, seed, out, as_json)
 
 
-compare_app = typer.Typer(
-    help="Run several methods on a task, for the same time each.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
 app.add_typer(compare_app, name="compare")
-
-Solvers = Annotated[str, typer.Option(help="Methods: names with commas, `paper` or `all`.")]
-Each = Annotated[float, typer.Option("--seconds", help="How long to step, in each run.")]
-Seeds = Annotated[int, typer.Option(help="How many seeds.")]
-
-
-@compare_app.command("hyper-cleaning")
-def compare_hyper_cleaning(
-    solvers: Solvers = "paper",
-    data: Annotated[str, typer.Option(help="digits (embedded) or mnist.")] = "digits",
-    noise: Annotated[float, typer.Option(help="Share of wrong training labels.")] = 0.6,
-    batch: Annotated[int, typer.Option(help="Size of a minibatch.")] = 128,
-    seconds: Each = 2.0,
-    seeds: Seeds = 1,
-    out: Out = None,
-    as_json: Json = False,
-) -> None:
-    """Which method cleans best in a given time, each with the task's settings for it."""
-    from . import compare, tasks
-
-    names = compare.chosen(solvers)
-    folder = out or Path("biadam-runs") / f"compare-hyper-cleaning-{data}"
-    make = lambda seed: tasks.hyper_cleaning(data, noise=noise, batch=batch, seed=seed)
-    rows = []
-    for row in compare.compare(make, names, seconds=seconds, seeds=seeds, out=folder):
-        rows.append(row)
-        print(f"{len(rows)} of {len(names)}: {row.solver}", file=sys.stderr)
-    if as_json:
-        print(json.dumps({"task": "hyper-cleaning", "rows": [row._asdict() for row in rows]}))
-    else:
-        _show_comparison(rows)
-
-
-def _show_comparison(rows: "list[Row]") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from .compare import PENALISED
-
-    metrics = next((list(row.metrics) for row in rows if row.metrics), [])
-    drawn = Table(box=None, pad_edge=False)
-    for heading in ("method", *(name.replace("_", " ") for name in metrics), "steps/s", "diverged"):
-        drawn.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
-    rows = sorted(rows, key=lambda row: row.metrics[metrics[0]] if row.metrics else math.inf)
-    for row in rows:
-        cells = (
-            f"{row.metrics[name]:.3f} ± {row.spread[name]:.3f}" if name in row.metrics else "-"
-            for name in metrics
-        )
-        pace = "-" if row.steps_per_second is None else f"{row.steps_per_second:,.3g}"
-        name = row.solver + (" *" if row.solver in PENALISED else "")
-        drawn.add_row(name, *cells, pace, str(row.diverged))
-    console = Console()
-    console.width = max(console.width, 120)
-    console.print(drawn)
-    if any(row.solver in PENALISED for row in rows):
-        print("* its y is no minimiser of the inner loss, which flatters it on the outer one")
-    for row in rows:
-        if row.refused:
-            print(f"{row.solver} does not take this task: {row.refused}")
 
 
 @app.command("report")

@@ -36,8 +36,13 @@ def save(
     result: "Result",
 ) -> Record:
     """Judge a result by its task and write both down."""
-    import jax
+    return write(directory, *judged(task, solver, settings, seed, result))
 
+
+def judged(
+    task: "Task", solver: str, settings: dict[str, str], seed: int, result: "Result"
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The summary and the arrays of a run, judged by its task."""
     metrics = task.evaluate(result.x, result.y)
     summary = {
         "task": task.name,
@@ -53,14 +58,7 @@ def save(
         "compile_seconds": result.compile_seconds,
         "steps_per_second": result.steps / result.seconds if result.seconds else None,
         "oracle_calls": result.oracle_calls,
-        "directory": str(directory),
-        "environment": {
-            "biadam": __version__,
-            "jax": jax.__version__,
-            "python": platform.python_version(),
-            "device": jax.devices()[0].device_kind,
-            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        },
+        "environment": environment(),
     }
     curves = {f"curve_{name}": values for name, values in result.metrics.items()}
     info = {f"info_{name}": values for name, values in result.info.items()}
@@ -72,10 +70,29 @@ def save(
         **info,
         **task.keep(result.x, result.y),
     }
+    return summary, arrays
+
+
+def write(directory: Path, summary: dict[str, Any], arrays: dict[str, np.ndarray]) -> Record:
+    """Write a run into a folder of its own."""
+    summary = {**summary, "directory": str(directory)}
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "run.json").write_text(json.dumps(summary, indent=2) + "\n")
     np.savez_compressed(directory / "arrays.npz", allow_pickle=False, **arrays)
     return Record(directory, summary, arrays)
+
+
+def environment() -> dict[str, str]:
+    """What a run was made with."""
+    import jax
+
+    return {
+        "biadam": __version__,
+        "jax": jax.__version__,
+        "python": platform.python_version(),
+        "device": jax.devices()[0].device_kind,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
 
 
 def load(directory: Path) -> Record:

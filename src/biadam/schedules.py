@@ -51,6 +51,31 @@ class PowerDecay(eqx.Module):
         return self.scale / (self.offset + t) ** self.power
 
 
+class Scaled(eqx.Module):
+    """A schedule times a factor."""
+
+    schedule: Callable[[Array], Any]
+    factor: float
+
+    def __check_init__(self) -> None:
+        errors.number("Scaled.factor", self.factor, above=0)
+
+    def __call__(self, step: Array) -> Array:
+        """The value at step t, counted from 1."""
+        value = jnp.asarray(self.schedule(step))
+        return jnp.asarray(self.factor, value.dtype) * value
+
+
+def scaled(number: Number, factor: float) -> Number:
+    """A number or schedule times a factor, to three digits where it can be said."""
+    short = lambda value: float(f"{value * factor:.3g}")
+    if isinstance(number, PowerDecay):
+        return PowerDecay(short(number.scale), number.offset, number.power)
+    if callable(number):
+        return Scaled(number, float(f"{factor:.3g}"))
+    return short(number)
+
+
 class AbstractRates(eqx.Module):
     """The weights (beta, alpha) of the fresh field in the directions w and v."""
 

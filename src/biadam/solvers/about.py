@@ -12,6 +12,7 @@ from jaxtyping import Array
 from .. import tree
 from ..problem import Calls
 from ..solver import AbstractSolver
+from .space import Knob, common
 
 Factory = TypeVar("Factory", bound=Callable[..., AbstractSolver])
 
@@ -26,17 +27,26 @@ class About(NamedTuple):
     complexity: str  # samples for E |grad F| <= eps, or what the theory has instead
     sets: tuple[bool, bool]  # whether it takes constraints on (x, y)
     dense: bool = False  # whether it keeps the second derivatives as matrices
+    penalised: bool = False  # whether its y minimises f plus a penalty, and is not y*(x)
 
 
 METHODS: dict[str, About] = {}
 FACTORIES: dict[str, Callable[..., AbstractSolver]] = {}
+SPACES: dict[str, tuple[Knob, ...]] = {}  # what a search varies
 
 
-def method(about: About) -> Callable[[Factory], Factory]:
-    """Enter a factory into the table of methods."""
+def method(about: About, also: tuple[Knob, ...] = ()) -> Callable[[Factory], Factory]:
+    """Enter a factory into the table of methods.
+
+    Args:
+        about: the entry.
+        also: what a search varies beside the step sizes of both levels and of the hypergradient.
+    """
 
     def enter(factory: Factory) -> Factory:
-        METHODS[factory.__name__], FACTORIES[factory.__name__] = about, factory
+        name = factory.__name__
+        METHODS[name], FACTORIES[name] = about, factory
+        SPACES[name] = (*common(factory), *also)
         return factory
 
     return enter

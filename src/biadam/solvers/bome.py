@@ -75,7 +75,15 @@ def _dot(a: tuple[PyTree, PyTree], b: tuple[PyTree, PyTree]) -> Array:
 
 
 @method(
-    About("Ye, Liu, Wright, Stone, Liu, BOME", 2022, "2209.08709", "double", "det.", (False, False))
+    About(
+        "Ye, Liu, Wright, Stone, Liu, BOME",
+        2022,
+        "2209.08709",
+        "double",
+        "det.",
+        (False, False),
+        penalised=True,
+    )
 )
 def bome(
     step_size: tuple[Number, Number] = (

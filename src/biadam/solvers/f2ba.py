@@ -33,7 +33,15 @@ from .about import About, method
 
 
 @method(
-    About("Chen, Ma, Zhang, F2BA", 2023, "2306.14853", "double", "det. O~(eps^-2)", (False, False))
+    About(
+        "Chen, Ma, Zhang, F2BA",
+        2023,
+        "2306.14853",
+        "double",
+        "det. O~(eps^-2)",
+        (False, False),
+        penalised=True,
+    )
 )
 def f2ba(
     step_size: tuple[Number, Number] = (0.1, 0.5),

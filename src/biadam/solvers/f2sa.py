@@ -61,7 +61,13 @@ from .about import About, method
 
 @method(
     About(
-        "Kwon, Kwon, Wright, Nowak, F2SA", 2023, "2301.10945", "single", "O(eps^-7)", (False, False)
+        "Kwon, Kwon, Wright, Nowak, F2SA",
+        2023,
+        "2301.10945",
+        "single",
+        "O(eps^-7)",
+        (False, False),
+        penalised=True,
     )
 )
 def f2sa(

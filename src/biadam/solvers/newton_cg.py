@@ -42,6 +42,7 @@ from ..problem import Calls, Levels, Problem, Sample
 from ..schedules import Number
 from ..solver import AbstractSolver, Info, info_of, refuse_sets
 from .about import About, method
+from .space import Knob, whole
 
 
 class NewtonState(NamedTuple):
@@ -59,12 +60,14 @@ class NewtonCG(AbstractSolver):
     """Solve both levels' equations to a tolerance, then let an optimiser move x."""
 
     optimiser: optax.GradientTransformation = eqx.field(static=True)
+    rate: Number  # of what the optimiser proposes
     tolerance: Number  # epsilon
     newton_steps: int = eqx.field(static=True)  # at most, in an iteration
     products: int = eqx.field(static=True)  # at most, in one linear system
     batches = 1
 
     def __check_init__(self) -> None:
+        schedules.check_number("rate", self.rate)
         schedules.check_number("tolerance", self.tolerance)
         errors.count("newton_steps", self.newton_steps)
         errors.count("products", self.products)
@@ -91,6 +94,7 @@ class NewtonCG(AbstractSolver):
         # optax leans on implicit promotion, which is an error under jax's strict rules.
         with jax.numpy_dtype_promotion("standard"):
             change, memory = self.optimiser.update(state.direction, state.optimiser, x)
+            change = tree.scale(schedules.at(self.rate, state.step), change)
             point = Levels(optax.apply_updates(x, change), y, s)
         return self._look(problem, state.step + 1, point, memory, state.scale, sample)
 
@@ -147,10 +151,14 @@ class NewtonCG(AbstractSolver):
         return state, info_of(calls, jnp.ones(()), w, found.gradient, residual)
 
 
-@method(About("Pedregosa, HOAG", 2016, "1602.02355", "double", "deterministic", (False, False)))
+@method(
+    About("Pedregosa, HOAG", 2016, "1602.02355", "double", "deterministic", (False, False)),
+    (Knob("rate", whole, 0.1, 10.0),),
+)
 def newton_cg(
     optimiser: optax.GradientTransformation = optax.adam(0.1),
     *,
+    rate: Number = 1.0,
     tolerance: Number = 1e-6,
     newton_steps: int = 50,
     products: int = 10_000,
@@ -159,8 +167,9 @@ def newton_cg(
 
     Args:
         optimiser: what moves x along the hypergradient.
+        rate: of what it proposes; a number that can be changed without another optimiser.
         tolerance: :math:`\epsilon`, of both equations, relative.
         newton_steps: at most so many in one iteration.
         products: at most so many Hessian products in one linear system.
     """
-    return NewtonCG(optimiser, tolerance, newton_steps, products)
+    return NewtonCG(optimiser, rate, tolerance, newton_steps, products)

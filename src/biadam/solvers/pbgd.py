@@ -85,7 +85,9 @@ class SlopeNorm(AbstractPenalty):
         return Pull((cross, hessian), None, Calls(0, 1, 1, 1))
 
 
-@method(About("Shen, Chen, V-PBGD", 2023, "2302.05185", "double", "det.", (True, True)))
+@method(
+    About("Shen, Chen, V-PBGD", 2023, "2302.05185", "double", "det.", (True, True), penalised=True)
+)
 def pbgd_value(
     step_size: tuple[Number, Number] = (0.1, 0.1),
     *,
@@ -105,7 +107,9 @@ def pbgd_value(
     return PenaltyDescent(step_size, gap, Scaled(penalty), "pbgd_value", (True, True))
 
 
-@method(About("Shen, Chen, G-PBGD", 2023, "2302.05185", "single", "det.", (True, False)))
+@method(
+    About("Shen, Chen, G-PBGD", 2023, "2302.05185", "single", "det.", (True, False), penalised=True)
+)
 def pbgd_gradient(
     step_size: tuple[Number, Number] = (0.1, 0.1),
     *,

@@ -25,11 +25,12 @@ from ..metrics import AbstractMetric, Adam, Norm, momentum
 from ..schedules import AbstractRates, Constant, Coupled, Number, PowerDecay
 from ..solver import SingleLoop
 from .about import About, method
+from .space import ETA
 
 ABOUT = About("Huang, Li, Gao, BiAdam", 2021, "2106.11396", "single", "O~(eps^-3)", (True, True))
 
 
-@method(ABOUT)
+@method(ABOUT, (ETA,))
 def vr_biadam(
     step_size: tuple[Number, Number] = (0.1, 0.1),
     *,

@@ -38,6 +38,8 @@ class Task:
     sources: Mapping[str, AbstractSource] = field(default_factory=dict)  # by method
     steps: int = 10_000
     keep: Callable[[PyTree, PyTree], dict[str, np.ndarray]] = lambda x, y: {}  # for the report
+    tuned_by: str = "validation_loss"  # of the curves: what a comparison chooses settings by
+    largest: bool = False  # whether more of it is better
     references: Callable[[], list[Reference]] = list  # to stand beside the results
 
     def build(self, name: str, make: Callable[..., AbstractSolver], **given: Any) -> AbstractSolver:

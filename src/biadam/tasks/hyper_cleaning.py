@@ -17,7 +17,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array
 
 from .. import errors
@@ -148,7 +147,7 @@ def _settings(examples: Labelled) -> dict[str, dict[str, Any]]:
         "biadam_tracked": tracked,
         "bo_rep": {"step_size": (0.1, pace)},
         "d_tfbo": {"step_size": (100.0, 1.0)},
-        "newton_cg": {"optimiser": optax.adam(0.5), "tolerance": 1e-3},
+        "newton_cg": {"rate": 5.0, "tolerance": 1e-3},
         "s_tfbo": {"step_size": (100.0, 1.0)},
         "slip": {"step_size": (0.1, pace)},
         "vr_biadam": printed,

@@ -1,0 +1,262 @@
+"""The commands that compare methods; everything slow is imported when one runs."""
+
+import inspect
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from .errors import Mistake
+
+if TYPE_CHECKING:
+    from .comparison import Comparison
+
+compare_app = typer.Typer(
+    help="Tune several methods on a task alike, and compare what each reaches.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+reproduce_app = typer.Typer(
+    help="Make a figure of the paper again.", no_args_is_help=True, rich_markup_mode=None
+)
+
+SECONDS = 2.0  # of a run, unless something else is asked for
+OVERHEAD = 12.0  # seconds for each method beside its steps: compiling, evaluating
+
+Out = Annotated[Path | None, typer.Option(help="Folder to write to.", file_okay=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")]
+Solvers = Annotated[
+    str, typer.Option(help="Names with commas, or `paper`, `modern`, `recommended`, `all`.")
+]
+Seconds = Annotated[
+    float | None, typer.Option(help=f"How long to step, in each run; {SECONDS:g} by default.")
+]
+OracleCalls = Annotated[float | None, typer.Option(help="In place of seconds.")]
+Samples = Annotated[float | None, typer.Option(help="Examples to draw, in place of seconds.")]
+Seeds = Annotated[int, typer.Option(help="How many to report.")]
+TuningSeeds = Annotated[int, typer.Option(help="How many to choose settings on.")]
+Settings = Annotated[int, typer.Option(help="How many to try of each method.")]
+Grid = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE;VALUE",
+        help="Try these values instead, for every method or for one, as in "
+        "'biadam.step_size=0.1,0.1;0.3,0.1'; may be repeated.",
+    ),
+]
+Workers = Annotated[int | None, typer.Option(help="Processes; one for each core by default.")]
+Data = Annotated[str, typer.Option(help="digits (embedded) or mnist.")]
+Noise = Annotated[float, typer.Option(help="Share of wrong training labels.")]
+Batch = Annotated[int, typer.Option(help="Size of a minibatch.")]
+Train = Annotated[int | None, typer.Option(help="Training examples.")]
+Validation = Annotated[int | None, typer.Option(help="Validation examples.")]
+
+
+class Asked(NamedTuple):
+    """A task as the command line names it."""
+
+    name: str
+    make: Callable[..., Any]
+    options: dict[str, Any]
+
+
+def _hyper_cleaning(
+    data: Data = "digits",
+    noise: Noise = 0.6,
+    train: Train = None,
+    validation: Validation = None,
+    batch: Batch = 128,
+) -> Asked:
+    """Which method cleans best."""
+    from .tasks import hyper_cleaning
+
+    options = {"noise": noise, "train": train, "validation": validation, "batch": batch}
+    return Asked("hyper-cleaning", hyper_cleaning, {"data": data, **options})
+
+
+def _ridge(
+    data: Annotated[str, typer.Option(help="diabetes or breast_cancer (embedded).")] = "diabetes",
+    junk: Annotated[int, typer.Option(help="Features of pure noise to add.")] = 20,
+    train: Train = None,
+    validation: Validation = None,
+    batch: Batch = 64,
+) -> Asked:
+    """Which method tunes penalties best."""
+    from .tasks import ridge
+
+    options = {"junk": junk, "train": train, "validation": validation, "batch": batch}
+    return Asked("ridge", ridge, {"data": data, **options})
+
+
+def _selection(
+    data: Data = "digits",
+    choose: Annotated[int | None, typer.Option(help="Examples to choose.")] = None,
+    noise: Noise = 0.6,
+    train: Train = None,
+    validation: Validation = None,
+    batch: Batch = 128,
+) -> Asked:
+    """Which method chooses training examples best."""
+    from .tasks import selection
+
+    options = {"choose": choose, "noise": noise, "batch": batch}
+    split = {"train": train, "validation": validation}
+    return Asked("selection", selection, {"data": data, **options, **split})
+
+
+def _compare(
+    task: Asked,
+    solvers: Solvers = "paper",
+    seconds: Seconds = None,
+    oracle_calls: OracleCalls = None,
+    samples: Samples = None,
+    seeds: Seeds = 3,
+    tuning_seeds: TuningSeeds = 1,
+    settings: Settings = 16,
+    grid: Grid = None,
+    workers: Workers = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    from .comparison import chosen, compare
+    from .comparison.work import alone
+
+    if seconds is None and oracle_calls is None and samples is None:
+        seconds = SECONDS
+    names = chosen(solvers)
+    grids = _grids(grid or [], names)
+    folder = out or Path("biadam-runs") / f"compare-{task.name}-{task.options['data']}"
+    alone(folder / "cache" / "programs")
+    found = compare(
+        task.make,
+        task.options,
+        methods=names,
+        seconds=seconds,
+        oracle_calls=oracle_calls,
+        samples=samples,
+        seeds=seeds,
+        tuning_seeds=tuning_seeds,
+        settings=settings,
+        grids=grids,
+        workers=workers,
+        out=folder,
+        progress=True,
+        command=shlex.join(["biadam", *sys.argv[1:]]),
+    )
+    place = _page([folder], folder)
+    if as_json:
+        print(json.dumps(found.summary))
+    else:
+        _show(found)
+        print(f"page: {place}")
+
+
+def _page(folders: list[Path], into: Path) -> Path:
+    from .report import figures, page
+
+    figures(folders, into / "report-figures")
+    return page(folders, into / "report.html")
+
+
+def _command(options: Callable[..., Asked]) -> Callable[..., None]:
+    """A command with the options of a task, which the function reads, and the common ones."""
+    own = inspect.signature(options).parameters
+    common = {n: p for n, p in inspect.signature(_compare).parameters.items() if n != "task"}
+
+    def command(**given: Any) -> None:
+        task = options(**{name: given[name] for name in own})
+        _compare(task, **{name: given[name] for name in common})
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    both = [p.replace(kind=keyword) for p in (*own.values(), *common.values())]
+    command.__signature__ = inspect.Signature(both)  # type: ignore[attr-defined]
+    command.__doc__ = options.__doc__
+    return command
+
+
+for of, name in ((_hyper_cleaning, "hyper-cleaning"), (_ridge, "ridge"), (_selection, "selection")):
+    compare_app.command(name)(_command(of))
+
+
+def _grids(words: list[str], names: list[str]) -> dict[str, dict[str, list[Any]]]:
+    """Read the grids; a word without a method's name is for all of them."""
+    from . import solvers
+    from .settings import parse_grid
+
+    texts: dict[str, list[str]] = {}
+    for word in words:
+        key, _, _ = word.partition("=")
+        method, dot, _ = key.partition(".")
+        if dot and method not in names:
+            raise Mistake(
+                f"`--grid` is for a method of this comparison, such as {names[0]}, but it is "
+                f"{word!r}."
+            )
+        for name in [method] if dot else names:
+            texts.setdefault(name, []).append(word.removeprefix(f"{method}.") if dot else word)
+    return {name: parse_grid(of, getattr(solvers, name)) for name, of in texts.items()}
+
+
+def _show(found: "Comparison") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    rows = [row for row in found.rows if not row.refused]
+    metrics = list(next((row.metrics for row in rows if row.metrics), {}))
+    targets = [target["value"] for target in rows[0].targets] if rows else []
+    results = Table(box=None, pad_edge=False, title=_title(found), title_justify="left")
+    results.add_column("method", no_wrap=True)
+    spent = [f"{found.summary['metric'].replace('_', ' ')} {value:g}" for value in targets]
+    for heading in (*(name.replace("_", " ") for name in metrics), *spent, "steps/s"):
+        results.add_column(heading, justify="right", overflow="fold")
+    for row in rows:
+        pace = "-" if row.steps_per_second is None else f"{row.steps_per_second:,.3g}"
+        reached = (_reached(target) for target in row.targets)
+        cells = (_interval(row.metrics.get(name)) for name in metrics)
+        results.add_row(row.solver + ("*" if row.note else ""), *cells, *reached, pace)
+    chosen = Table(box=None, pad_edge=False, title="settings", title_justify="left")
+    for heading in ("method", "diverged", "chosen"):
+        chosen.add_column(heading, no_wrap=heading != "chosen", overflow="fold")
+    for row in rows:
+        setting = " ".join(f"{key}={value}" for key, value in row.setting.items())
+        chosen.add_row(row.solver, f"{row.diverged_settings} of {row.tried}", setting or "-")
+    console = Console()
+    console.width = max(console.width, 120)
+    console.print(results)
+    console.print()
+    console.print(chosen)
+    for row in found.rows:
+        if row.refused:
+            print(f"{row.solver} does not take this task: {row.refused}")
+        elif row.note:
+            print(f"* {row.solver}: {row.note}")
+        if row.diverged:
+            print(f"{row.solver}: {row.diverged} of {len(row.runs)} runs diverged")
+
+
+def _title(found: "Comparison") -> str:
+    summary = found.summary
+    budget, seeds = summary["budget"], len(summary["seeds"])
+    kind = budget["kind"].replace("_", " ")
+    return (
+        f"{summary['task']} on {summary['data']}: {budget['amount']:g} {kind} a run, mean of "
+        f"{seeds} seeds [95 % interval]; seconds and oracle calls to reach a "
+        f"{summary['metric'].replace('_', ' ')}"
+    )
+
+
+def _interval(of: dict[str, Any] | None) -> str:
+    if of is None:
+        return "-"
+    ends = "" if of["low"] is None else f" [{of['low']:.3f}, {of['high']:.3f}]"
+    return f"{of['mean']:.3f}{ends}"
+
+
+def _reached(target: dict[str, Any]) -> str:
+    if target["seconds"] is None:
+        return "-"
+    return f"{target['seconds']:.2g} s, {target['oracle_calls']:.2g}"
