@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import biadam
-from biadam import AbstractSolver, solvers
+from biadam import AbstractSolver, metrics, proximal, sets, solvers
+from biadam.metrics import AbstractMetric
+from biadam.proximal import AbstractProximal
+from biadam.sets import AbstractSet
 from biadam.tasks import Quadratic
 
 ROOT = Path(__file__).parent.parent
@@ -42,6 +45,35 @@ def test_combinations_of_the_page_run():
         )
         start = np.linalg.norm(BED.x0 - BED.optimum())
         assert np.linalg.norm(result.x - BED.optimum()) < start
+
+
+def test_the_page_on_constraints_runs():
+    (source,) = code("docs/constraints.md")
+    names = {}
+    exec(source, names)
+    bed = names["bed"]
+    result = biadam.run(
+        names["problem"],
+        names["solver"],
+        bed.minibatches(2),
+        bed.x0,
+        bed.y0,
+        steps=20,
+        every=20,
+        key=jax.random.key(0),
+        metrics=names["watched"],
+    )
+    assert (result.metrics["mapping"] <= result.metrics["measure"]).all()
+    assert np.abs(np.asarray(result.x)).sum() <= 0.7 * (1 + 1e-12)
+
+
+def test_every_set_term_and_metric_is_on_its_page():
+    page = (ROOT / "docs" / "constraints.md").read_text()
+    kinds = ((sets, AbstractSet), (proximal, AbstractProximal), (metrics, AbstractMetric))
+    for module, kind in kinds:
+        for name, thing in vars(module).items():
+            if isinstance(thing, type) and issubclass(thing, kind) and "Abstract" not in name:
+                assert re.search(rf"[`.]{name}[(`]", page), name
 
 
 def test_the_readme_prints_what_it_says(capsys):

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from . import schedules as schedules
     from . import sets as sets
     from . import solvers as solvers
+    from . import stationarity as stationarity
     from . import tasks as tasks
     from .comparison import compare as compare
     from .double_loop import DoubleLoop as DoubleLoop
+    from .driver import ActiveConstraintWarning as ActiveConstraintWarning
     from .driver import DivergedWarning as DivergedWarning
     from .driver import IdleWarning as IdleWarning
+    from .driver import OfState as OfState
     from .driver import Outcome as Outcome
     from .driver import Result as Result
     from .driver import run as run
@@ -44,7 +47,15 @@ _NAMES = {
     "errors": ("Mistake",),
     "hypergradients": ("hypergradient",),
     "problem": ("Calls", "Levels", "Problem", "Sample"),
-    "driver": ("DivergedWarning", "IdleWarning", "Outcome", "Result", "run"),
+    "driver": (
+        "ActiveConstraintWarning",
+        "DivergedWarning",
+        "IdleWarning",
+        "OfState",
+        "Outcome",
+        "Result",
+        "run",
+    ),
     "solver": ("AbstractSolver", "Info", "SingleLoop"),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
@@ -59,6 +70,7 @@ _MODULES = (
     "schedules",
     "sets",
     "solvers",
+    "stationarity",
     "tasks",
 )
 
