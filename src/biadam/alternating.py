@@ -70,7 +70,7 @@ class AbstractAlternating(AbstractSolver):
         self, problem: Problem, x: PyTree, y: PyTree, sample: Sample
     ) -> tuple[AlternatingState, Info]:
         """Nothing is looked at before the first inner move."""
-        refuse_sets(problem, type(self).__name__.lower())
+        refuse_sets(problem, type(self).__name__.lower(), outer=False)
         zero = jax.tree.map(jnp.zeros_like, x)
         memory = self.outer_metric.init(x)
         state = AlternatingState(jnp.ones((), jnp.int32), self.lift(x, y), x, zero, memory)

@@ -29,6 +29,7 @@ Departures:
       it changes the problem to one with :math:`\tfrac{c}{2} \|x\|^2` more in f.
     * The step sizes, :math:`\beta_1` and :math:`\rho` are not those of the theory, whose constants
       are unknown in practice, but the usual ones.
+    * The theory has no sets. The step of x is a proximal one, which is the paper's without.
 """
 
 import equinox as eqx
@@ -42,7 +43,7 @@ from ..metrics import AbstractMetric, Adam
 from ..schedules import Number
 from .about import About, method
 
-ABOUT = About("Gong, Hao, Liu, AdamBO", 2025, "2503.03908", "single", "O~(eps^-4)", (False, False))
+ABOUT = About("Gong, Hao, Liu, AdamBO", 2025, "2503.03908", "single", "O~(eps^-4)", (True, False))
 
 
 class Unbiased(eqx.Module):

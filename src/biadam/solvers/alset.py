@@ -17,6 +17,7 @@ Departures:
       the series, a permanent bias of :math:`-\vartheta I` in the inverse of the Hessian.
     * By default the steps are :math:`c / \sqrt{10 + k}`, of the theory's order at the horizon
       without knowing it.
+    * The theory has no sets. The step of x is a proximal one, which is the paper's without.
 """
 
 from ..double_loop import DoubleLoop
@@ -30,7 +31,7 @@ ABOUT = About(
     "2106.13781",
     "single",
     "O(eps^-4)",
-    (False, False),
+    (True, False),
 )
 
 

@@ -17,6 +17,7 @@ Departures:
     * One outer minibatch xi serves f_y and f_x, which are then evaluated together. It biases
       nothing: s enters h only by J, on a minibatch of its own, and f_x does not see s.
     * w starts with the fresh hypergradient at the start, and s with zero.
+    * The theory has no sets. The step of x is a proximal one, which is the paper's without.
 """
 
 import jax
@@ -33,7 +34,7 @@ from ..problem import Calls, Levels, Problem, Sample
 from ..schedules import Number, PowerDecay
 from .about import About, method
 
-ABOUT = About("Li, Gu, Huang, FSLA", 2021, "2112.04660", "single", "O(eps^-4)", (False, False))
+ABOUT = About("Li, Gu, Huang, FSLA", 2021, "2112.04660", "single", "O(eps^-4)", (True, False))
 
 
 class Fsla(AbstractAlternating):

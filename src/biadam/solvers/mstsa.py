@@ -17,6 +17,7 @@ Departures:
     * w starts with the fresh hypergradient at the start.
     * The code of BiAdam's authors looks before the inner step, at the old y; here h is taken at
       the new one, as in the equations above. g_y is never taken at an old point.
+    * The theory has no sets. The step of x is a proximal one, which is the paper's without.
 """
 
 from jaxtyping import Array, PyTree
@@ -70,7 +71,7 @@ class Mstsa(AbstractAlternating):
         return Inner(new, field, q, Calls(inner_gradient=1), UNKNOWN)
 
 
-@method(About("Khanduri et al., MSTSA", 2021, "2102.07367", "single", "O~(eps^-4)", (False, False)))
+@method(About("Khanduri et al., MSTSA", 2021, "2102.07367", "single", "O~(eps^-4)", (True, False)))
 def mstsa(
     step_size: tuple[Number, Number] = (
         PowerDecay(scale=0.3, offset=100.0, power=1 / 2),
