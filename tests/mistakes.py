@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import biadam
-from biadam import Problem, metrics, outputs, schedules, solvers
+from biadam import Problem, metrics, models, outputs, schedules, solvers
 from biadam.comparison.referee import TUNING
 from biadam.data import FullBatch, Minibatches, omniglot
 from biadam.data.episodes import Episodes, Groups, evaluation_episodes
@@ -287,6 +287,20 @@ MISTAKES: dict[str, MistakeRow] = {
     "evaluation of nothing": MistakeRow(
         lambda: evaluation_episodes(DIGITS, 5, 1, episodes=0, key=jax.random.key(0)),
         "`episodes` must be a whole number of at least 1, but it is 0",
+    ),
+    "encoder of no channels": MistakeRow(
+        lambda: models.Convolutional(channels=0), "`channels` must be a whole number of at least 1"
+    ),
+    "norm by its name": MistakeRow(
+        lambda: models.Convolutional(norm="batch"),  # type: ignore[arg-type]
+        "`norm` must be one of biadam.models, but it is 'batch'",
+    ),
+    "groups that do not divide the channels": MistakeRow(
+        lambda: models.GroupNorm(3)(jnp.ones((8, 2, 2, 1)), None),
+        "`GroupNorm.groups` must divide the 8 channels, but it is 3",
+    ),
+    "sphere of no radius": MistakeRow(
+        lambda: models.Sphere(0.0), "`Sphere.radius` must be above 0, but it is 0.0"
     ),
     "inner problem without curvature": MistakeRow(
         lambda: biadam.hypergradient(

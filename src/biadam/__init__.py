@@ -65,6 +65,7 @@ _MODULES = (
     "estimators",
     "hypergradients",
     "metrics",
+    "models",
     "outputs",
     "proximal",
     "schedules",
