@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .cli_compare import compare_app
+from .cli_compare import compare_app, reproduce_app
 from .errors import Mistake, unknown
 
 if TYPE_CHECKING:
@@ -156,6 +156,7 @@ def selection(
 
 
 app.add_typer(compare_app, name="compare")
+app.add_typer(reproduce_app, name="reproduce")
 
 
 @app.command("report")

@@ -108,6 +108,18 @@ def _selection(
     return Asked("selection", selection, {"data": data, **options, **split})
 
 
+class Effort(NamedTuple):
+    """How much of everything."""
+
+    seconds: float | None
+    oracle_calls: float | None
+    samples: float | None
+    seeds: int
+    tuning_seeds: int
+    settings: int
+    workers: int | None
+
+
 def _compare(
     task: Asked,
     solvers: Solvers = "paper",
@@ -122,37 +134,72 @@ def _compare(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    from .comparison import chosen, compare
-    from .comparison.work import alone
+    from .comparison import chosen
 
     if seconds is None and oracle_calls is None and samples is None:
         seconds = SECONDS
     names = chosen(solvers)
     grids = _grids(grid or [], names)
+    effort = Effort(seconds, oracle_calls, samples, seeds, tuning_seeds, settings, workers)
     folder = out or Path("biadam-runs") / f"compare-{task.name}-{task.options['data']}"
-    alone(folder / "cache" / "programs")
-    found = compare(
-        task.make,
-        task.options,
-        methods=names,
-        seconds=seconds,
-        oracle_calls=oracle_calls,
-        samples=samples,
-        seeds=seeds,
-        tuning_seeds=tuning_seeds,
-        settings=settings,
-        grids=grids,
-        workers=workers,
-        out=folder,
-        progress=True,
-        command=shlex.join(["biadam", *sys.argv[1:]]),
-    )
+    _alone(folder)
+    _announce(effort, len(names))
+    found = _run(task, names, effort, grids, folder, folder)
     place = _page([folder], folder)
     if as_json:
         print(json.dumps(found.summary))
     else:
         _show(found)
         print(f"page: {place}")
+
+
+def _run(
+    task: Asked,
+    names: list[str],
+    effort: Effort,
+    grids: dict[str, dict[str, list[Any]]],
+    folder: Path,
+    keep: Path,
+) -> "Comparison":
+    from .comparison import compare
+
+    return compare(
+        task.make,
+        task.options,
+        methods=names,
+        seconds=effort.seconds,
+        oracle_calls=effort.oracle_calls,
+        samples=effort.samples,
+        seeds=effort.seeds,
+        tuning_seeds=effort.tuning_seeds,
+        settings=effort.settings,
+        grids=grids,
+        workers=effort.workers,
+        out=folder,
+        cache=keep / "cache",
+        progress=True,
+        command=shlex.join(["biadam", *sys.argv[1:]]),
+    )
+
+
+def _alone(keep: Path) -> None:
+    """One thread for this process too, in case that it makes the runs itself."""
+    from .comparison.work import alone
+
+    alone(keep / "cache" / "programs")
+
+
+def _announce(effort: Effort, methods: int) -> None:
+    """Say how long it may take, if the budget says so."""
+    from .comparison.halving import cost
+    from .comparison.plan import processes
+
+    if effort.seconds is None:
+        return
+    runs = cost(effort.settings) * effort.tuning_seeds + effort.seeds
+    seconds = methods * (effort.seconds * runs + OVERHEAD) / processes(effort.workers)
+    told = f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} seconds"
+    print(f"biadam: at most about {told} on an idle machine", file=sys.stderr)
 
 
 def _page(folders: list[Path], into: Path) -> Path:
@@ -176,6 +223,40 @@ def _command(options: Callable[..., Asked]) -> Callable[..., None]:
     command.__signature__ = inspect.Signature(both)  # type: ignore[attr-defined]
     command.__doc__ = options.__doc__
     return command
+
+
+@reproduce_app.command("figure-2")
+def figure_2(
+    data: Data = "mnist",
+    noise: Annotated[
+        list[float] | None, typer.Option(help="Shares of wrong labels; 0.8, 0.6 and 0.2.")
+    ] = None,
+    train: Train = None,
+    validation: Validation = None,
+    batch: Batch = 32,
+    solvers: Solvers = "paper,modern,recommended",
+    seconds: Annotated[float, typer.Option(help="How long to step, in each run.")] = 4.0,
+    seeds: Seeds = 3,
+    settings: Settings = 16,
+    workers: Workers = None,
+    out: Out = None,
+) -> None:
+    """Hyper-cleaning: validation loss against time, at three shares of wrong labels."""
+    from .comparison import chosen
+
+    levels = noise or [0.8, 0.6, 0.2]
+    keep = out or Path("biadam-runs") / f"figure-2-{data}"
+    names = chosen(solvers)
+    effort = Effort(seconds, None, None, seeds, 1, settings, workers)
+    _alone(keep)
+    _announce(effort, len(levels) * len(names))
+    folders = []
+    for level in levels:
+        print(f"biadam: {level:g} of the labels wrong", file=sys.stderr)
+        folders.append(keep / f"noise-{level:g}")
+        task = _hyper_cleaning(data, level, train, validation, batch)
+        _show(_run(task, names, effort, {}, folders[-1], keep))
+    print(f"page: {_page(folders, keep)}")
 
 
 for of, name in ((_hyper_cleaning, "hyper-cleaning"), (_ridge, "ridge"), (_selection, "selection")):

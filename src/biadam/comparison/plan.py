@@ -66,7 +66,7 @@ class Plan:
             return
         from joblib import Parallel, delayed
 
-        workers = _workers(self.workers)
+        workers = processes(self.workers)
         # A method stays in one process where that leaves no core idle, and is compiled once.
         pieces = math.ceil(2 * workers / len(missing)) if len(missing) < 2 * workers else 1
         parts = [
@@ -95,7 +95,7 @@ def _act(act: Callable[[Job], list[Entry]], job: Job, number: int) -> tuple[int,
     return number, act(job)
 
 
-def _workers(wanted: int | None) -> int:
+def processes(wanted: int | None) -> int:
     """As many as asked for, or as the joblib context has, or a process for each core."""
     if wanted is not None:
         return wanted

@@ -25,6 +25,8 @@ from .budget import AbstractBudget
 from .cache import Cache, Entry
 from .recipe import Recipe
 
+ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+
 Settle = Callable[[PyTree, PyTree], PyTree]  # of x and a y, y*(x)
 
 
@@ -73,11 +75,10 @@ def alone(programs: Path) -> None:
 
     Only then can runs side by side be compared by the clock. Has to come before JAX's first array.
     """
-    os.environ["XLA_FLAGS"] = (
-        os.environ.get("XLA_FLAGS", "")
-        + " --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    )
-    os.environ["PJRT_NPROC"] = "1"
+    given = os.environ.get("XLA_FLAGS", "")
+    if ONE_THREAD not in given:
+        os.environ["XLA_FLAGS"] = f"{given} {ONE_THREAD}".strip()
+    os.environ["PJRT_NPROC"] = "1"  # the size of JAX's own pool, which the flags do not reach
     jax.config.update("jax_compilation_cache_dir", str(programs))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
