@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from biadam import cli, solvers, tasks
+from biadam.comparison import work
 from biadam.record import load
 from biadam.tasks import Reference
 
@@ -92,6 +93,28 @@ def test_settings_reach_the_method(biadam):
     assert json.loads(out)["metrics"] != json.loads(plain)["metrics"]
 
 
+def test_a_comparison_ends_in_tables_and_a_page(biadam, tmp_path, monkeypatch):
+    monkeypatch.setattr(work, "alone", lambda programs: None)
+    beside = [Reference("uniform weights", {"test_accuracy": 0.5})]
+    monkeypatch.setattr(sys.modules["biadam.tasks.hyper_cleaning"], "references", lambda *_: beside)
+    words = ("compare", "hyper-cleaning", "--train", "60", "--validation", "40", "--workers", "1")
+    words += ("--solvers", "soba", "--oracle-calls", "200", "--seeds", "2", "--out", "here")
+    words += ("--grid", "soba.step_size=10.0,0.1;1e9,1e9")
+    status, out, _ = biadam(*words)
+    assert status == 0
+    for told in ("mean of 2 seeds", "test accuracy", "steps/s", "1 of 2", "step_size=(10.0, 0.1)"):
+        assert told in out
+    assert (tmp_path / out.strip().splitlines()[-1].removeprefix("page: ")).is_file()
+    status, out, _ = biadam(*words, "--json")
+    told = json.loads(out)
+    assert status == 0
+    assert told == json.loads((tmp_path / "here" / "comparison.json").read_text())
+    assert told["command"] == " ".join(("biadam", *words, "--json")).replace(
+        "soba.step_size=10.0,0.1;1e9,1e9", "'soba.step_size=10.0,0.1;1e9,1e9'"
+    )
+    assert told["options"]["train"] == 60
+
+
 def test_a_diverging_run_says_so(biadam):
     words = ("run", "hyper-cleaning", *SMALL, "--steps", "500", "--set", "step_size=1e6,1e6")
     status, out, err = biadam(*words)
@@ -122,6 +145,18 @@ def test_a_diverging_run_says_so(biadam):
         (("run", "hyper-cleaning", "--set", "step_size"), "takes KEY=VALUE"),
         (("run", "hyper-cleaning", "--set", "step_size=(1"), "can't be read"),
         (("run", "hyper-cleaning", "--set", "step_size=1+x"), "must be a number"),
+        (("compare", "hyper-cleaning", "--solvers", "papr"), "did you mean 'paper'?"),
+        (("compare", "hyper-cleaning", "--seconds", "1", "--samples", "9"), "give one of them"),
+        (("compare", "hyper-cleaning", "--grid", "step_size"), "`--grid` takes KEY=VALUE"),
+        (
+            ("compare", "hyper-cleaning", "--grid", "mrbo.rate=1", "--solvers", "soba"),
+            "such as soba",
+        ),
+        (
+            ("compare", "hyper-cleaning", "--grid", "step_size=1;("),
+            "`--grid step_size` can't be read",
+        ),
+        (("reproduce", "figure-3"), "figure-2"),
         (
             ("run", "hyper-cleaning", "--set", "hypergradient=NeumanSum()"),
             "did you mean 'NeumannSum'?",

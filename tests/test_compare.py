@@ -2,15 +2,19 @@
 
 import json
 import math
+from pathlib import Path
 
 import jax.numpy as jnp
 import joblib
 import numpy as np
 import pytest
+from joblib.externals import loky
 
 import biadam
 from biadam import comparison, record, settings, solvers
 from biadam.comparison import halving, work
+from biadam.comparison.cache import Cache, Entry
+from biadam.comparison.plan import Plan
 from biadam.comparison.referee import TUNING
 from biadam.comparison.summary import interval
 from biadam.solvers import space
@@ -296,3 +300,62 @@ def test_an_interval_is_the_textbook_one():
     assert found["high"] - found["mean"] == pytest.approx(half)
     assert found["mean"] - found["low"] == pytest.approx(half)
     assert interval([2.0]) == {"mean": 2.0, "low": None, "high": None, "values": [2.0]}
+
+
+def test_other_processes_reach_the_same(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_ENABLE_X64", "1")
+    words = {"methods": ["soba"], "oracle_calls": 200.0, "seeds": 1, "settings": 2}
+    task = {"train": 60, "validation": 60, "junk": 0, "batch": 8}
+    here, there = (
+        biadam.compare(biadam.tasks.ridge, task, out=tmp_path / str(n), workers=n, **words)
+        for n in (1, 2)
+    )
+    loky.get_reusable_executor().shutdown()
+    assert (tmp_path / "2" / "cache").is_dir()
+    assert there.rows[0].setting == here.rows[0].setting
+    assert there.rows[0].metrics["test_loss"]["values"] == pytest.approx(
+        here.rows[0].metrics["test_loss"]["values"]
+    )
+
+
+def test_a_kept_run_is_whole_or_absent(tmp_path, monkeypatch):
+    cache = Cache(tmp_path)
+    entry = Entry({"score": 0.1, "message": "ok"}, {"at": np.arange(3)})
+    cache.write("abcd", entry)
+    kept = cache.read("abcd")
+    assert kept.summary == entry.summary
+    np.testing.assert_array_equal(kept.arrays["at"], entry.arrays["at"])
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        cache.write("abef", entry)
+    assert cache.read("abef") is None
+
+
+def test_what_decides_a_run_is_in_its_key():
+    noted = Noted()
+    plans = [
+        Plan(comparison.Recipe(noted.make, options), budget, range(1), tuning, Cache(Path()), 1)
+        for options, budget, tuning in [
+            ({}, comparison.Seconds(1.0), range(TUNING, TUNING + 1)),
+            ({"shift": 1.0}, comparison.Seconds(1.0), range(TUNING, TUNING + 1)),
+        ]
+    ]
+    plain = {"purpose": "tuning", "solver": "soba", "given": {}, "seed": 0}
+    spent = comparison.Seconds(1.0)
+    keys = [plan.trial(**plain, budget=spent).key for plan in plans]
+    for other in (
+        {"purpose": "reporting"},
+        {"solver": "mrbo"},
+        {"given": {"step_size": (0.1, 0.1)}},
+        {"given": {"step_size": (0.1, 0.2)}},
+        {"seed": 1},
+        {"budget": comparison.Seconds(2.0)},
+        {"budget": comparison.OracleCalls(1.0)},
+    ):
+        keys.append(plans[0].trial(**{**plain, "budget": spent, **other}).key)
+    assert len(set(keys)) == len(keys) == 9
+    assert plans[0].trial(**plain, budget=spent).key == keys[0]

@@ -194,7 +194,7 @@ def _announce(effort: Effort, methods: int) -> None:
     from .comparison.halving import cost
     from .comparison.plan import processes
 
-    if effort.seconds is None:
+    if effort.seconds is None or effort.oracle_calls is not None or effort.samples is not None:
         return
     runs = cost(effort.settings) * effort.tuning_seeds + effort.seeds
     seconds = methods * (effort.seconds * runs + OVERHEAD) / processes(effort.workers)
