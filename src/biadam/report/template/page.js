@@ -39,16 +39,17 @@ function html(name, className, ...children) {
 
 const words = (name) => name.replaceAll("_", " ");
 
-function number(value, digits = 4) {
-  if (value === 0) return "0";
+/** With so many significant digits; fewer where `least` allows to leave zeros out. */
+function number(value, digits = 4, least = digits) {
   const size = Math.abs(value);
-  if (size >= 1e7 || size < 1e-4) return value.toExponential(digits - 1);
-  return value.toLocaleString("en", size >= 1e4 ? { maximumFractionDigits: 0 } : { maximumSignificantDigits: digits });
+  if (size >= 1e7 || (size > 0 && size < 1e-4)) return value.toExponential(digits - 1);
+  if (size >= 1e4) return value.toLocaleString("en", { maximumFractionDigits: 0 });
+  return value.toLocaleString("en", { minimumSignificantDigits: least, maximumSignificantDigits: digits });
 }
 
 function tickLabel(value) {
   const size = Math.abs(value);
-  if (size >= 1e4) return value.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 3 });
+  if (size >= 1e3) return value.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 3 });
   if (size > 0 && size < 1e-3) return value.toExponential(0);
   return String(Number(value.toPrecision(6)));
 }
@@ -240,15 +241,16 @@ function reader({ panel, lines, now, x, y, edge, svg, cursor, readout, width }) 
     dot.setAttribute("cy", height);
     dot.setAttribute("visibility", height >= edge.top ? "inherit" : "hidden");
     dot.setAttribute("fill", `var(--line-${near.line.colour})`);
-    const first = Math.max(0, Math.min(here - 3, rows.length - 7));
+    const first = Math.max(0, Math.min(here - 2, rows.length - 5));
     const table = html("table");
-    rows.slice(first, first + 7).forEach(({ line, value: [mean, low, high] }, i) => {
+    rows.slice(first, first + 5).forEach(({ line, value: [mean, low, high] }, i) => {
       const cells = [`${first + i + 1}. ${line.name}`, number(mean)].map((text) => html("td", "", text));
       if (line === near.line && low < high) cells.push(html("td", "", `${number(low)} to ${number(high)}`));
       table.append(html("tr", line === near.line ? "near" : "", ...cells));
     });
-    readout.replaceChildren(html("div", "at", `${number(x.from(place), 3)} ${axes[now.axis]}`), table);
+    readout.replaceChildren(html("div", "at", `${number(x.from(place), 3, 1)} ${axes[now.axis]}`), table);
     readout.hidden = false;
+    readout.style.top = `${edge.bottom + 22}px`; // below the lines, so that it hides none
     const left = place > (edge.left + edge.right) / 2;
     readout.style.left = left ? "" : `${Math.min(place + 14, width - readout.offsetWidth)}px`;
     readout.style.right = left ? `${Math.min(width - place + 14, width - readout.offsetWidth)}px` : "";
