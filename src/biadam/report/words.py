@@ -98,7 +98,10 @@ def _runs(comparison: Comparison) -> str:
 def _intervals(comparison: Comparison) -> str:
     if len(comparison.summary.get("seeds") or []) < 2:
         return ""
-    return "Lines are means over the seeds, and bands reach from the least seed to the largest."
+    told = "Lines are means over the seeds, and bands reach from the least seed to the largest"
+    if comparison.tuned:
+        return f"{told}; below a mean in the table stands its 95 % interval, by Student's t."
+    return f"{told}, as do the small numbers in the table."
 
 
 def _tuning(comparison: Comparison) -> str:
@@ -143,12 +146,16 @@ def listed(items: Iterable[Any]) -> str:
 
 
 def decimals(values: Sequence[float], spreads: Sequence[float]) -> int:
-    """How many a column needs: two digits of a usual interval, or four of a usual value."""
-    real = sorted(s for s in spreads if s > 0)
-    usual, digits = (real, 2) if real else (sorted(abs(v) for v in values if v), 4)
-    if not usual:
-        return 0
-    return min(4, max(0, digits - 1 - math.floor(math.log10(usual[len(usual) // 2]))))
+    """How many a column needs: two digits of a usual interval and three of a usual value."""
+    usual = [
+        digits - 1 - math.floor(math.log10(known[len(known) // 2]))
+        for digits, known in (
+            (2, sorted(s for s in spreads if s > 0)),
+            (3 if any(s > 0 for s in spreads) else 4, sorted(abs(v) for v in values if v)),
+        )
+        if known
+    ]
+    return min(4, max(0, *usual)) if usual else 0
 
 
 def told(value: float | None, places: int) -> str:
