@@ -83,6 +83,58 @@ def hyper_cleaning(
     _run(task, solver, settings or [], steps, seconds, seed, out, as_json, references)
 
 
+Way = Annotated[int, typer.Option(help="Classes of a task.")]
+Shot = Annotated[int, typer.Option(help="Examples of a class to learn from.")]
+Setting = Annotated[
+    str, typer.Option(help="fresh (tasks drawn anew, for accuracy) or groups (to compare methods).")
+]
+FewShotData = Annotated[
+    str | None,
+    typer.Option(help="omniglot, or digits (embedded), which is taken where the other is not."),
+]
+
+
+@run_app.command("hyper-representation")
+def hyper_representation(
+    solver: Solver = None,
+    data: FewShotData = None,
+    way: Way = 5,
+    shot: Shot = 1,
+    setting: Setting = "fresh",
+    heads: Annotated[str, typer.Option(help="How heads are fitted: newton or steps.")] = "newton",
+    channels: Annotated[int, typer.Option(help="Of each layer of the encoder.")] = 32,
+    queries: Annotated[int, typer.Option(help="Query images of a class.")] = 15,
+    tasks: Annotated[int, typer.Option(help="Tasks of a step.")] = 4,
+    held_out: Annotated[
+        int | None, typer.Option(help="Alphabets to follow and not to train on.")
+    ] = None,
+    episodes: Annotated[int, typer.Option(help="Tasks to test on.")] = 600,
+    steps: Steps = None,
+    seconds: Seconds = None,
+    seed: Seed = 0,
+    out: Out = None,
+    settings: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Learn features on which a new task is learned from a few examples."""
+    from .tasks import few_shot_task
+
+    task = few_shot_task(
+        data=data,
+        setting=setting,
+        heads=heads,
+        ways=way,
+        shots=shot,
+        channels=channels,
+        queries=queries,
+        tasks=tasks,
+        held_out=held_out,
+        episodes=episodes,
+        seed=seed,
+    )
+    _run(task, solver, settings or [], steps, seconds, seed, out, as_json)
+
+
 @run_app.command("ridge")
 def ridge(
     solver: Solver = None,
@@ -239,7 +291,8 @@ def _run(
         raise unknown("solver", name, solvers.__all__)
     factory = getattr(solvers, name)
     method = task.build(name, factory, **parse(pairs, factory))
-    folder = out or Path("biadam-runs") / f"{task.name}-{task.data}-{name}-seed{seed}"
+    words = (task.name, task.data, task.variant, name, f"seed{seed}")
+    folder = out or Path("biadam-runs") / "-".join(word for word in words if word)
     _make(folder)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -248,7 +301,7 @@ def _run(
             method,
             task.source_for(name),
             task.x0,
-            task.y0,
+            task.start_for(name),
             steps=task.steps if steps is None and seconds is None else steps,
             seconds=seconds,
             key=jax.random.key(seed),

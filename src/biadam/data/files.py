@@ -41,19 +41,24 @@ def local(name: str, md5: str, unpack: Callable[[bytes], bytes] = bytes) -> byte
 
     ``md5`` is that of the unpacked content.
     """
-    for place in (os.environ.get("BIADAM_DATA"), str(cache_folder())):
-        for path in sorted(Path(place).rglob(name)) if place else []:
-            try:
-                content = unpack(path.read_bytes())
-            except (OSError, EOFError, zlib.error):
-                content = b""  # cut off or altered, like any other content
-            if not _is(content, md5):
-                raise Mistake(
-                    f"{path} is not the published {name}: its checksum differs; remove it and "
-                    f"take the original."
-                )
-            return content
+    for path in find(name):
+        try:
+            content = unpack(path.read_bytes())
+        except (OSError, EOFError, zlib.error):
+            content = b""  # cut off or altered, like any other content
+        if not _is(content, md5):
+            raise Mistake(
+                f"{path} is not the published {name}: its checksum differs; remove it and "
+                f"take the original."
+            )
+        return content
     return None
+
+
+def find(name: str) -> list[Path]:
+    """The files of that name on this machine, the user's before those of the cache."""
+    places = (os.environ.get("BIADAM_DATA"), str(cache_folder()))
+    return [path for place in places if place for path in sorted(Path(place).rglob(name))]
 
 
 def download(

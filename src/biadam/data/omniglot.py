@@ -7,13 +7,14 @@ out, see `split_alphabets`.
 
 import io
 import zipfile
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
 from .. import errors
-from .files import cache_folder, download, keep, local
+from .files import cache_folder, download, find, keep, local
 from .images import Images, digits
 
 SIZE = 28  # pixels on a side, of the 105 of the originals
@@ -108,6 +109,14 @@ def omniglot() -> tuple[Characters, Characters]:
     """
     background, evaluation = (_cached(part) for part in (_BACKGROUND, _EVALUATION))
     return background, evaluation
+
+
+def at_hand() -> bool:
+    """Whether the images are on this machine, so that nothing has to be downloaded."""
+    return all(
+        _cache_path(part).exists() or find(f"{part.name}.npz") or find(f"{part.name}.zip")
+        for part in (_BACKGROUND, _EVALUATION)
+    )
 
 
 def small_background(number: int) -> Characters:
@@ -212,8 +221,7 @@ def read_archive(
 
 
 def _cached(part: _Part) -> Characters:
-    name = f"omniglot-{part.name}-{SIZE}-v{_VERSION}.npz"
-    path = cache_folder() / name
+    path = _cache_path(part)
     number = np.arange(part.first, part.first + part.characters)
     try:
         with np.load(io.BytesIO(path.read_bytes())) as stored:
@@ -222,8 +230,12 @@ def _cached(part: _Part) -> Characters:
         image = shrink(_originals(part), SIZE)
         packed = io.BytesIO()
         np.savez_compressed(packed, image=image)
-        keep(name, packed.getvalue())
+        keep(path.name, packed.getvalue())
     return Characters(image, _alphabet_of(number), number)
+
+
+def _cache_path(part: _Part) -> Path:
+    return cache_folder() / f"omniglot-{part.name}-{SIZE}-v{_VERSION}.npz"
 
 
 def _originals(part: _Part) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 
 from ..record import Record
 
@@ -40,9 +41,10 @@ def figure(record: Record) -> Path:
         parts: Any = drawn.subfigures(2, 1)
         top, bottom = parts
         left, right = top.subplots(1, 2)
-        for name in record.arrays:
-            if name.startswith("curve_"):
-                _curve(left, record, name)
+        curves = [name for name in record.arrays if name.startswith("curve_")]
+        _curve(left, record, curves[0])
+        for name in curves[1:]:
+            _curve(left.twinx(), record, name, COMMON)
         panels.right(right, record)
         panels.below(bottom, record)
     path = record.directory / "figure.png"
@@ -50,10 +52,10 @@ def figure(record: Record) -> Path:
     return path
 
 
-def _curve(axes: Axes, record: Record, name: str) -> None:
+def _curve(axes: Axes, record: Record, name: str, colour: str = RIGHT) -> None:
     clock = record.arrays["clock"]
-    axes.plot(clock, record.arrays[name], color=RIGHT)
-    axes.set_ylabel(name.removeprefix("curve_").replace("_", " "))
+    axes.plot(clock, record.arrays[name], color=colour)
+    axes.set_ylabel(name.removeprefix("curve_").replace("_", " "), color=colour)
     axes.set_xlabel("seconds of stepping")
     steps = axes.secondary_xaxis("top", functions=_steps(clock, record.arrays["at"]))
     steps.set_xlabel("steps")
@@ -176,8 +178,47 @@ def _features(part: SubFigure, record: Record) -> None:
     below.set_xlim(-0.7, len(place) - 0.3)
 
 
+def _unseen(axes: Axes, record: Record) -> None:
+    """Features of characters that were never trained on, in the plane where they differ most."""
+    place, of = record.arrays["embedding"], record.arrays["embedding_class"]
+    axes.scatter(place[:, 0], place[:, 1], c=of, cmap="tab10", s=9, alpha=0.7)
+    for number, image in enumerate(record.arrays["embedding_image"]):
+        picture = OffsetImage(255 - image, cmap="gray", zoom=0.9, alpha=0.9)
+        axes.add_artist(AnnotationBbox(picture, place[of == number].mean(axis=0), pad=0.1))
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_title("features of unseen characters", color=INK, fontsize=10)
+
+
+def _episode(part: SubFigure, record: Record) -> None:
+    """The support of a task, a row a class, and queries with the class that they were given."""
+    arrays = record.arrays
+    rows = min(SHOWN_CLASSES, int(arrays["support_label"].max()) + 1)
+    metrics = record.summary["metrics"]
+    part.suptitle(
+        f"a task of unseen characters: learned from the left, asked the others; "
+        f"{metrics['test_accuracy']:.1%} right over all tasks",
+        color=INK,
+    )
+    grid: Any = part.subplots(rows, 1 + SHOWN_QUERIES, squeeze=False)
+    for cell in grid.ravel():
+        cell.axis("off")
+    for row in range(rows):
+        support = arrays["support_image"][arrays["support_label"] == row][0]
+        grid[row, 0].imshow(support, cmap="gray_r")
+        asked = np.flatnonzero(arrays["query_label"] == row)[:SHOWN_QUERIES]
+        for cell, query in zip(grid[row, 1:], asked, strict=False):
+            right = arrays["query_answer"][query] == row
+            cell.imshow(arrays["query_image"][query], cmap="gray_r" if right else "Oranges")
+            if not right:
+                cell.set_title(f"row {arrays['query_answer'][query] + 1}", fontsize=7, color=WRONG)
+
+
+SHOWN_CLASSES, SHOWN_QUERIES = 5, 15
+
 PANELS = {
     "hyper-cleaning": Panels(_learned, _suspects),
     "ridge": Panels(_against_common, _features),
+    "hyper-representation": Panels(_unseen, _episode),
     "selection": Panels(_choice, _choices),
 }

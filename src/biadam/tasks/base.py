@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ..data import AbstractSource
+from ..errors import Mistake
 from ..problem import Problem
 from ..solver import AbstractSolver
 
@@ -36,7 +37,10 @@ class Task:
     solver: str  # the recommended method's name
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by method
     sources: Mapping[str, AbstractSource] = field(default_factory=dict)  # by method
+    starts: Mapping[str, PyTree] = field(default_factory=dict)  # of y, by method
+    refuses: Callable[[str], str] = lambda name: ""  # what about a method does not fit, if anything
     steps: int = 10_000
+    variant: str = ""  # tells tasks of one name and data apart
     keep: Callable[[PyTree, PyTree], dict[str, np.ndarray]] = lambda x, y: {}  # for the report
     tuned_by: str = "validation_loss"  # of the curves: what a comparison chooses settings by
     largest: bool = False  # whether more of it is better
@@ -44,11 +48,18 @@ class Task:
 
     def build(self, name: str, make: Callable[..., AbstractSolver], **given: Any) -> AbstractSolver:
         """A method with this task's settings for it, unless given otherwise."""
+        misfit = self.refuses(name)
+        if misfit:
+            raise Mistake(f"`{name}` does not take this task: it {misfit}.")
         return make(**{**self.settings.get(name, {}), **given})
 
     def source_for(self, name: str) -> AbstractSource:
         """The task's source, or the one that a method with other needs gets."""
         return self.sources.get(name, self.source)
+
+    def start_for(self, name: str) -> PyTree:
+        """Where y starts, by default and for a method with other needs."""
+        return self.starts.get(name, self.y0)
 
 
 def detection(suspicion: np.ndarray, wrong: np.ndarray) -> dict[str, float]:

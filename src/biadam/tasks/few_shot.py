@@ -1,0 +1,131 @@
+"""Few-shot classification on learned features: heads, answers, accuracies, and reuse.
+
+A head is a linear softmax classifier, fitted to the features of its task's support images. The
+normalisation of the encoder can use the statistics of whatever it is shown, as in training, or
+fixed ones that were measured on training images. With fixed ones an image's answer depends on the
+support images and on nothing else; otherwise it also depends on the other queries.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, PyTree
+
+from ..data.episodes import TaskImages
+from ..hypergradients import AbstractInner
+from ..models import AbstractEncoder
+from ..problem import Problem
+
+
+class Representation(NamedTuple):
+    """An encoder's parameters with the statistics that its normalisation is to use."""
+
+    z: PyTree
+    statistics: PyTree | None  # None for those of the images themselves
+
+
+class FewShot(eqx.Module):
+    """The losses of few-shot tasks on the features of an encoder."""
+
+    encoder: AbstractEncoder
+    ridge: float  # C
+    weight: float  # of the mean over the tasks in the inner loss: how many a sample has
+
+    def stage(self, x: Representation, of: TaskImages) -> Float[Array, "tasks n width"]:
+        """The features of all images."""
+        tasks, n, *size = of.image.shape
+        flat = self.encoder.apply(x.z, of.image.reshape(tasks * n, *size), x.statistics)
+        return flat.reshape(tasks, n, -1)
+
+    def outer(self, features: Array, y: Array, of: TaskImages) -> Array:
+        """The mean loss of the queries."""
+        return jnp.mean(entropy(features, y[of.block], of.label))
+
+    def inner(self, features: Array, y: Array, of: TaskImages) -> Array:
+        """The sum over the tasks of the mean loss of the support and the penalty of the head."""
+        heads = y[of.block]
+        penalty = self.ridge * jnp.sum(heads**2, axis=(1, 2))
+        return self.weight * jnp.mean(entropy(features, heads, of.label) + penalty)
+
+    def problem(self) -> Problem:
+        """The bilevel problem, with x the parameters of the encoder."""
+        stage = lambda z, of: self.stage(Representation(z, None), of)
+        return Problem(self.outer, self.inner, stage=stage)
+
+    def fit(
+        self, x: Representation, support: TaskImages, ways: int, solver: AbstractInner
+    ) -> Array:
+        """The heads of some tasks, from zero."""
+        features = self.stage(x, support)
+        start = jnp.zeros((features.shape[0], features.shape[2], ways), features.dtype)
+        own = TaskImages(support.image, support.label, jnp.arange(features.shape[0]))
+        return solver(Problem(self.outer, self.inner), features, start, own).y
+
+
+def entropy(
+    features: Float[Array, "tasks n width"],
+    heads: Float[Array, "tasks width ways"],
+    label: Int[Array, "tasks n"],
+) -> Float[Array, " tasks"]:
+    """The mean loss of each task."""
+    losses = optax.softmax_cross_entropy_with_integer_labels(features @ heads, label)
+    return jnp.mean(losses, axis=1)
+
+
+@eqx.filter_jit
+def answers(
+    few_shot: FewShot,
+    x: Representation,
+    query: TaskImages,
+    support: TaskImages,
+    ways: int,
+    solver: AbstractInner,
+) -> Int[Array, "tasks n"]:
+    """The classes that the heads of some tasks give their queries."""
+    heads = few_shot.fit(x, support, ways, solver)
+    return jnp.argmax(few_shot.stage(x, query) @ heads, axis=2)
+
+
+def accuracies(
+    few_shot: FewShot,
+    x: Representation,
+    tasks: Iterable[tuple[TaskImages, TaskImages]],
+    ways: int,
+    solver: AbstractInner,
+) -> Float[np.ndarray, " tasks"]:
+    """The share of right answers of each task; pairs are (query, support)."""
+    right = [
+        np.asarray(answers(few_shot, x, query, support, ways, solver) == query.label).mean(axis=1)
+        for query, support in tasks
+    ]
+    return np.concatenate(right)
+
+
+@eqx.filter_jit
+def curvature(
+    few_shot: FewShot, x: Representation, support: TaskImages, ways: int, steps: int = 30
+) -> Array:
+    """L_g of some tasks: the largest eigenvalue of the inner Hessian at heads of zero.
+
+    By power iteration. It bounds the inner step: the first steps of a head are stable below 2 over
+    it.
+    """
+    features = few_shot.stage(x, support)
+    count, _, width = features.shape
+    own = TaskImages(support.image, support.label, jnp.arange(count))
+    alone = Problem(few_shot.outer, eqx.tree_at(lambda f: f.weight, few_shot, count).inner)
+    zero = jnp.zeros((count, width, ways), features.dtype)
+    product = lambda u: alone.hessian_product(features, zero, own, u)
+
+    def turn(_: Any, u: Array) -> Array:
+        bent = product(u)
+        return bent / optax.tree.norm(bent)
+
+    start = jr.normal(jr.key(0), zero.shape, zero.dtype)
+    return optax.tree.norm(product(jax.lax.fori_loop(0, steps, turn, turn(0, start))))

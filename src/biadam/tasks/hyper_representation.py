@@ -1,0 +1,452 @@
+r"""Hyper-representation: learn features on which a linear classifier learns a new task from little.
+
+.. math::
+    \min_z \; E_\xi \; \frac1{|D'_\xi|} \sum_{(a, b) \in D'_\xi}
+        \ell(\theta_\xi^*(z)' \phi(a; z), b) \quad \text{with} \quad
+    \theta_\xi^*(z) = \operatorname{argmin}_\theta \; \frac1{|D_\xi|} \sum_{(a, b) \in D_\xi}
+        \ell(\theta' \phi(a; z), b) + C \|\theta\|^2
+
+x is z, the parameters of an encoder, and y the heads theta, a linear classifier for each task xi:
+to tell N characters apart, from k support images of each (D) and judged by other query images (D').
+The inner loss is the sum over the tasks of a sample, so that the step sizes of a head do not depend
+on how many there are.
+
+There are two settings. *Fresh tasks* are drawn anew at every step. Each has a head of its own that
+is solved for on the spot: no inner variable is kept, and none can be warm-started. Methods that
+look at two points solve the same tasks at both. *Class groups* cut the classes into M groups once
+and for all; y holds a head for each, and every step sees fresh images of a few of them. That is a
+stochastic bilevel problem in the theory's sense, where one inner step, momentum, STORM on y and a
+tracked linear system mean what they say.
+
+The paper writes a head that does not depend on the task, which permuted labels make meaningless.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from .. import errors
+from ..data.episodes import Episodes, Groups, TaskImages, evaluation_episodes
+from ..data.omniglot import Characters, at_hand, few_shot_digits, omniglot, split_alphabets
+from ..hypergradients import (
+    AbstractInner,
+    ConjugateGradient,
+    FixedPoint,
+    LinearSystem,
+    NeumannRandom,
+    NeumannSum,
+    Newton,
+    PerSample,
+    Steps,
+)
+from ..metrics import Adam, Identity
+from ..models import AbstractEncoder, Convolutional
+from ..schedules import Constant, PowerDecay
+from .base import Task
+from .few_shot import FewShot, Representation, accuracies, answers, curvature
+from .learned import packed
+
+DATASETS = ("omniglot", "digits")
+STEPS, TERMS = 16, 5  # D and K of the paper's experiment
+INNER_STEP = 0.4  # of a head, and of the series
+
+
+class Drawn(NamedTuple):
+    """Characters for each use; only the first are trained on."""
+
+    train: Characters
+    validation: Characters
+    test: Characters
+
+
+def drawn(data: str, held_out: int | None, seed: int) -> Drawn:
+    """A data set with some alphabets of its training characters held out.
+
+    The tens are the alphabets of the digits.
+    """
+    if data not in DATASETS:
+        raise errors.unknown("data set", data, DATASETS)
+    background, test = omniglot() if data == "omniglot" else few_shot_digits()
+    few = len(np.unique(background.alphabet)) // 6 if held_out is None else held_out
+    errors.count("held_out", few, least=0)
+    if not few:
+        return Drawn(background, background.take(np.zeros(len(background.number), bool)), test)
+    return Drawn(*split_alphabets(background, few, seed), test)
+
+
+def fresh_tasks(
+    data: str = "omniglot",
+    *,
+    ways: int = 5,
+    shots: int = 1,
+    queries: int = 15,
+    tasks: int = 4,
+    encoder: AbstractEncoder = Convolutional(),
+    heads: AbstractInner = Newton(),
+    rotations: bool | None = None,
+    ridge: float = 0.01,
+    held_out: int | None = None,
+    episodes: int = 600,
+    seed: int = 0,
+) -> Task:
+    """Learn features from tasks that are drawn anew at every step; the setting for accuracy.
+
+    Args:
+        data: ``omniglot``, or ``digits`` for a small stand-in.
+        ways: N, classes of a task.
+        shots: k, support images of a class.
+        queries: query images of a class.
+        tasks: how many a step sees; VRBO looks at four times as many every few steps.
+        encoder: phi.
+        heads: how the heads are solved for, in testing and by the methods that leave it open.
+        rotations: whether the quarter turns of a character are classes of their own in training; by
+            default those of Omniglot's are, and those of digits, where 6 and 9 are two, are not.
+        ridge: C.
+        held_out: alphabets that are not trained on but followed, by default a sixth of them; with
+            0, what is followed is the characters that are trained on.
+        episodes: tasks to test on.
+        seed: names the first parameters, the held-out alphabets and the tasks to test on.
+    """
+    characters = drawn(data, held_out, seed)
+    turned = data == "omniglot" if rotations is None else rotations
+    source = lambda anchor: Episodes(characters.train, ways, shots, queries, tasks, turned, anchor)
+    few_shot = FewShot(encoder, ridge, float(tasks))
+    bench = Bench(few_shot, heads, characters, ways, shots, episodes, seed)
+    settings = _fresh_settings(heads)
+    return Task(
+        name="hyper-representation",
+        data=data,
+        variant=f"fresh-{ways}-way-{shots}-shot",
+        problem=few_shot.problem(),
+        source=source(None),
+        x0=bench.x0,
+        y0=bench.heads(tasks),
+        curves=bench.curves(),
+        evaluate=bench.evaluate,
+        solver="biadam",
+        settings=settings,
+        sources={"vrbo": source(4 * tasks)},
+        starts={"vrbo": bench.heads(4 * tasks)},
+        refuses=lambda name: "" if name in settings else KEEPS,
+        steps=2_000,
+        keep=bench.keep,
+    )
+
+
+def class_groups(
+    data: str = "omniglot",
+    *,
+    ways: int = 5,
+    shots: int = 1,
+    queries: int = 15,
+    tasks: int = 4,
+    encoder: AbstractEncoder = Convolutional(),
+    heads: AbstractInner = Newton(),
+    rotations: bool = False,
+    ridge: float = 0.01,
+    held_out: int | None = None,
+    episodes: int = 600,
+    seed: int = 0,
+) -> Task:
+    """Learn features and a head for each of M groups of classes; the setting to compare methods in.
+
+    Args:
+        data: ``omniglot``, or ``digits`` for a small stand-in.
+        ways: N, classes of a group; there are as many groups as the training characters make.
+        shots: k, support images of a class.
+        queries: query images of a class.
+        tasks: how many groups a step sees; VRBO looks at four times as many every few steps.
+        encoder: phi.
+        heads: how the heads are solved for in testing.
+        rotations: whether the quarter turns of a character are classes of their own.
+        ridge: C.
+        held_out: alphabets that are not trained on but followed, by default a sixth of them; with
+            0, what is followed is the characters that are trained on.
+        episodes: tasks to test on.
+        seed: names the first parameters, the groups, the held-out alphabets and the tests.
+    """
+    characters = drawn(data, held_out, seed)
+    source = lambda anchor: Groups(
+        characters.train, ways, shots, queries, tasks, rotations, anchor, seed
+    )
+    few_shot = FewShot(encoder, ridge, float(tasks))
+    bench = Bench(few_shot, heads, characters, ways, shots, episodes, seed)
+    groups = source(None)
+    return Task(
+        name="hyper-representation",
+        data=data,
+        variant=f"groups-{ways}-way-{shots}-shot",
+        problem=few_shot.problem(),
+        source=groups,
+        x0=bench.x0,
+        y0=bench.heads(groups.count),
+        curves=bench.curves(),
+        evaluate=bench.evaluate,
+        solver="biadam_tracked",
+        settings=_group_settings(),
+        sources={"vrbo": source(min(4 * tasks, groups.count))},
+        steps=2_000,
+        keep=bench.keep,
+    )
+
+
+KEEPS = (
+    "keeps an inner variable or a linear system from step to step, and fresh tasks have none to "
+    "keep; use class groups, or a method such as biadam"
+)
+
+
+class Bench:
+    """What judges an encoder: accuracies on held-out and on unseen characters."""
+
+    def __init__(
+        self,
+        few_shot: FewShot,
+        solver: AbstractInner,
+        characters: Drawn,
+        ways: int,
+        shots: int,
+        episodes: int,
+        seed: int,
+    ):
+        errors.count("episodes", episodes)
+        self.few_shot, self.solver, self.characters = few_shot, solver, characters
+        self.ways, self.shots, self.episodes, self.seed = ways, shots, episodes, seed
+        shape = characters.train.image.shape[2:]
+        self.x0 = few_shot.encoder.init(jr.key(seed), shape)
+        self.pool = some_images(characters.train, POOL, seed)
+        self.measure = jax.jit(few_shot.encoder.statistics)
+
+    def heads(self, count: int) -> Array:
+        """So many heads, all zero."""
+        like = jax.eval_shape(self.few_shot.encoder.apply, self.x0, self.pool[:1])
+        return jnp.zeros((count, like.shape[1], self.ways), like.dtype)
+
+    def fixed(self, z: PyTree) -> Representation:
+        """The encoder with statistics of training images."""
+        return Representation(z, self.measure(z, self.pool))
+
+    def tasks(self, of: Characters, count: int) -> Iterable[tuple[TaskImages, TaskImages]]:
+        """Tasks to test on, the same ones for equal seeds."""
+        key = jr.fold_in(jr.key(TESTS), self.seed)
+        return evaluation_episodes(of, self.ways, self.shots, episodes=count, key=key)
+
+    def accuracy(
+        self, x: Representation, of: Iterable[tuple[TaskImages, TaskImages]]
+    ) -> np.ndarray:
+        """That of each task."""
+        return accuracies(self.few_shot, x, of, self.ways, self.solver)
+
+    def curves(self) -> dict[str, Callable[[PyTree, PyTree], float]]:
+        """The accuracy on characters that are held out, and the inner curvature there."""
+        held = self.characters.validation
+        name = "validation_accuracy" if len(held.image) else "training_accuracy"
+        followed = list(self.tasks(held if len(held.image) else self.characters.train, FOLLOWED))
+        support = followed[0][1]
+
+        def bend(z: PyTree, y: Array) -> float:
+            return float(curvature(self.few_shot, Representation(z, None), support, self.ways))
+
+        accuracy = lambda z, y: float(self.accuracy(self.fixed(z), followed).mean())
+        return {name: accuracy, "curvature": bend}
+
+    def evaluate(self, z: PyTree, y: Array) -> dict[str, float]:
+        """The accuracy on unseen characters, with half of its 95 % interval.
+
+        ``test_accuracy`` is with fixed statistics. ``seeing_accuracy`` is with those of the images
+        of a task, where the answer to a query depends on the other queries.
+        """
+        unseen = lambda: self.tasks(self.characters.test, self.episodes)
+        each = self.accuracy(self.fixed(z), unseen())
+        seeing = self.accuracy(Representation(z, None), unseen())
+        return {
+            "test_accuracy": float(each.mean()),
+            "test_interval": float(1.96 * each.std() / len(each) ** 0.5),
+            "seeing_accuracy": float(seeing.mean()),
+        }
+
+    def keep(self, z: PyTree, y: Array) -> dict[str, np.ndarray]:
+        """The encoder, and what a figure shows of it."""
+        x = self.fixed(z)
+        query, support = next(iter(self.tasks(self.characters.test, 1)))
+        given = answers(self.few_shot, x, query, support, self.ways, self.solver)
+        some = self.characters.test.take(np.arange(min(SHOWN, len(self.characters.test.image))))
+        image = some.image.reshape(-1, *some.image.shape[2:])
+        ink = jnp.asarray(image / 255.0, query.image.dtype)
+        features = np.asarray(self.few_shot.encoder.apply(z, ink, x.statistics))
+        centred = features - features.mean(axis=0)
+        axes = np.linalg.svd(centred, full_matrices=False)[2][:2]
+        return {
+            **packed(self.few_shot.encoder, x),
+            "support_image": _grey(support.image[0]),
+            "support_label": np.asarray(support.label[0]),
+            "query_image": _grey(query.image[0]),
+            "query_label": np.asarray(query.label[0]),
+            "query_answer": np.asarray(given[0]),
+            "embedding": centred @ axes.T,
+            "embedding_class": np.repeat(np.arange(len(some.image)), some.image.shape[1]),
+            "embedding_image": some.image[:, 0],
+        }
+
+
+POOL, FOLLOWED, SHOWN = 1_000, 100, 10  # images of the statistics; tasks of a curve; characters
+TESTS = 7_919  # names the keys of the tasks to test on, apart from those of any training
+
+
+def some_images(of: Characters, count: int, seed: int) -> Array:
+    """So many images of the characters."""
+    draw = np.random.default_rng(seed)
+    rows, drawings = of.image.shape[:2]
+    image = of.image[draw.integers(0, rows, count), draw.integers(0, drawings, count)]
+    return jnp.asarray(image.astype(np.float32) / 255, jnp.result_type(float))
+
+
+def _grey(image: Array) -> np.ndarray:
+    return (255 * np.asarray(image)).round().astype(np.uint8)
+
+
+def _fresh_settings(heads: AbstractInner) -> dict[str, dict[str, Any]]:
+    """What works for each method, by a coarse grid on held-out alphabets.
+
+    BiAdam and VR-BiAdam solve their linear systems by conjugate gradients; the others as their
+    papers do, with the paper's 16 inner steps and 5 terms, at the printed inner step.
+    """
+    system = PerSample(ConjugateGradient(50, 1e-3), heads)
+    series = PerSample(NeumannSum(TERMS, INNER_STEP), heads)
+    lengths = PerSample(NeumannRandom(TERMS + 1, INNER_STEP), heads)
+    cold = {"inner_steps": STEPS, "warm_start": False}
+    adaptive = {
+        "step_size": (3e-3, 1.0),
+        "outer_metric": Adam(floor=1e-6, corrected=True),
+        "inner_metric": Identity(),
+        "mixing": SLOW,
+        "rates": Constant(0.1, 1.0),
+    }
+    printed = {"step_size": (3e-3, 1.0), "hypergradient": series}
+    plain = (0.1, 1.0)
+    return {
+        "biadam": {**adaptive, "hypergradient": system},
+        "vr_biadam": {**adaptive, "hypergradient": system},
+        "biadam_authors": printed,
+        "vr_biadam_authors": printed,
+        "smb": {"step_size": plain, "hypergradient": lengths},
+        "sustain": {"step_size": plain, "hypergradient": lengths},
+        "mrbo": {"step_size": plain, "hypergradient": series},
+        "vrbo": {"step_size": plain, "hypergradient": series, "inner_steps": 0},
+        "reverse": {"step_size": (0.1, INNER_STEP), **cold},
+        "aid_cg": {
+            "step_size": (0.1, INNER_STEP),
+            "hypergradient": ConjugateGradient(TERMS),
+            **cold,
+        },
+        "aid_fp": {
+            "step_size": (0.1, INNER_STEP),
+            "hypergradient": FixedPoint(TERMS, INNER_STEP),
+            **cold,
+        },
+        "stocbio": {
+            "step_size": (0.1, INNER_STEP),
+            "hypergradient": NeumannSum(TERMS, INNER_STEP),
+            **cold,
+        },
+    }
+
+
+SLOW = PowerDecay(scale=30.0, offset=900.0, power=1 / 2)
+
+
+def _group_settings() -> dict[str, dict[str, Any]]:
+    """What works for each method on groups, by a coarse grid on held-out alphabets."""
+    series = {"hypergradient": NeumannSum(TERMS, INNER_STEP)}
+    lengths = {"hypergradient": NeumannRandom(TERMS + 1, INNER_STEP)}
+    system = {"hypergradient": LinearSystem(INNER_STEP)}
+    plain = {"step_size": (0.1, INNER_STEP)}
+    loops = {**plain, "inner_steps": STEPS}
+    adaptive = {
+        "step_size": (3e-3, INNER_STEP),
+        "outer_metric": Adam(floor=1e-6, corrected=True),
+        "inner_metric": Identity(),
+        "mixing": SLOW,
+    }
+    tracked = {**adaptive, **system, "rates": Constant(0.1, 1.0)}
+    printed = {**adaptive, **lengths, "rates": Constant(0.1, 0.5)}
+    return {
+        "biadam_tracked": tracked,
+        "vr_biadam_tracked": tracked,
+        "biadam": printed,
+        "vr_biadam": printed,
+        "biadam_authors": {"step_size": (1e-3, 1e-2), **series},
+        "vr_biadam_authors": {"step_size": (1e-3, 1e-2), **series},
+        "smb": {**plain, **lengths},
+        "sustain": {**plain, **lengths},
+        "mstsa": {**plain, **lengths},
+        "ttsa": {**plain, **lengths},
+        "alset": {**plain, **lengths},
+        "mrbo": {**plain, **series},
+        "vrbo": {**plain, **series},
+        "fsla": {**plain, "system_step": INNER_STEP},
+        "fsla_plain": {**plain, "system_step": INNER_STEP},
+        "soba": {**plain, **system},
+        "ma_soba": {**plain, **system},
+        "bsa": {**loops, **lengths},
+        "stocbio": {**loops, **series},
+        "aid_cg": {**loops, "hypergradient": ConjugateGradient(TERMS)},
+        "aid_fp": {**loops, "hypergradient": FixedPoint(TERMS, INNER_STEP)},
+        "reverse": {**loops},
+    }
+
+
+SETTINGS = ("fresh", "groups")
+HEADS = {"newton": Newton(), "steps": Steps(STEPS, INNER_STEP)}
+
+
+def few_shot_task(
+    data: str | None = None,
+    setting: str = "fresh",
+    heads: str = "newton",
+    ways: int = 5,
+    shots: int = 1,
+    channels: int = 32,
+    queries: int = 15,
+    tasks: int = 4,
+    held_out: int | None = None,
+    episodes: int = 600,
+    seed: int = 0,
+) -> Task:
+    """The task that words and numbers name, for a command line; see the two settings.
+
+    Args:
+        data: ``omniglot`` or ``digits``; by default the first if it is on this machine.
+        setting: ``fresh`` or ``groups``.
+        heads: ``newton``, to a tolerance, or ``steps``, the paper's 16.
+        ways: see `fresh_tasks`.
+        shots: see `fresh_tasks`.
+        channels: of each layer of the encoder.
+        queries: see `fresh_tasks`.
+        tasks: see `fresh_tasks`.
+        held_out: see `fresh_tasks`.
+        episodes: see `fresh_tasks`.
+        seed: see `fresh_tasks`.
+    """
+    if setting not in SETTINGS:
+        raise errors.unknown("setting", setting, SETTINGS)
+    if heads not in HEADS:
+        raise errors.unknown("way to fit heads", heads, HEADS)
+    make = fresh_tasks if setting == "fresh" else class_groups
+    return make(
+        data or ("omniglot" if at_hand() else "digits"),
+        ways=ways,
+        shots=shots,
+        queries=queries,
+        tasks=tasks,
+        encoder=Convolutional(channels),
+        heads=HEADS[heads],
+        held_out=held_out,
+        episodes=episodes,
+        seed=seed,
+    )
