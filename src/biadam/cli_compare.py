@@ -24,6 +24,10 @@ reproduce_app = typer.Typer(
     help="Make a figure of the paper again.", no_args_is_help=True, rich_markup_mode=None
 )
 
+FEW_SHOT = (
+    "reverse,aid_cg,aid_fp,stocbio,mrbo,vrbo,fsla,mstsa,sustain,smb,biadam,vr_biadam,"
+    "biadam_authors,vr_biadam_authors,soba,ma_soba,recommended"
+)
 SECONDS = 2.0  # of a run, unless something else is asked for
 OVERHEAD = 12.0  # seconds for each method beside its steps: compiling, evaluating
 
@@ -106,6 +110,26 @@ def _selection(
     options = {"choose": choose, "noise": noise, "batch": batch}
     split = {"train": train, "validation": validation}
     return Asked("selection", selection, {"data": data, **options, **split})
+
+
+def _hyper_representation(
+    data: Annotated[
+        str, typer.Option(help="omniglot, or digits (embedded), in pairs.")
+    ] = "omniglot",
+    setting: Annotated[
+        str, typer.Option(help="groups (to compare methods in) or fresh tasks.")
+    ] = "groups",
+    way: Annotated[int, typer.Option(help="Classes of a task.")] = 5,
+    shot: Annotated[int, typer.Option(help="Examples of a class to learn from.")] = 1,
+    channels: Annotated[int, typer.Option(help="Of each layer of the encoder.")] = 32,
+    episodes: Annotated[int, typer.Option(help="Tasks to test on.")] = 600,
+) -> Asked:
+    """Which method learns features best."""
+    from .tasks import few_shot_task
+
+    options = {"setting": setting, "ways": way, "shots": shot, "channels": channels}
+    options = {"data": data, **options, "episodes": episodes}
+    return Asked("hyper-representation", few_shot_task, options)
 
 
 class Effort(NamedTuple):
@@ -259,7 +283,43 @@ def figure_2(
     print(f"page: {_page(folders, keep)}")
 
 
-for of, name in ((_hyper_cleaning, "hyper-cleaning"), (_ridge, "ridge"), (_selection, "selection")):
+@reproduce_app.command("figure-3")
+def figure_3(
+    data: Annotated[str, typer.Option(help="omniglot, or digits (embedded).")] = "omniglot",
+    ways: Annotated[list[int] | None, typer.Option("--way", help="5 and 20.")] = None,
+    shots: Annotated[list[int] | None, typer.Option("--shot", help="1 and 5.")] = None,
+    channels: Annotated[int, typer.Option(help="Of each layer of the encoder.")] = 32,
+    solvers: Solvers = FEW_SHOT,
+    seconds: Annotated[float, typer.Option(help="How long to step, in each run.")] = 12.0,
+    seeds: Seeds = 3,
+    settings: Settings = 8,
+    workers: Workers = None,
+    out: Out = None,
+) -> None:
+    """Hyper-representation: accuracy against time, in four settings, on class groups."""
+    from .comparison import chosen
+
+    keep = out or Path("biadam-runs") / f"figure-3-{data}"
+    names = chosen(solvers)
+    effort = Effort(seconds, None, None, seeds, 1, settings, workers)
+    panels = [(way, shot) for way in ways or [5, 20] for shot in shots or [1, 5]]
+    _alone(keep)
+    _announce(effort, len(panels) * len(names))
+    folders = []
+    for way, shot in panels:
+        print(f"biadam: {way}-way {shot}-shot", file=sys.stderr)
+        folders.append(keep / f"{way}-way-{shot}-shot")
+        task = _hyper_representation(data, "groups", way, shot, channels)
+        _show(_run(task, names, effort, {}, folders[-1], keep))
+    print(f"page: {_page(folders, keep)}")
+
+
+for of, name in (
+    (_hyper_cleaning, "hyper-cleaning"),
+    (_hyper_representation, "hyper-representation"),
+    (_ridge, "ridge"),
+    (_selection, "selection"),
+):
     compare_app.command(name)(_command(of))
 
 

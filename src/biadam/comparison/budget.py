@@ -57,15 +57,16 @@ class OracleCalls(AbstractBudget):
     def limits(self, task: Task, name: str, solver: AbstractSolver) -> Limits:
         """As many steps as the mean cost of the first few affords."""
         source, key = task.source_for(name), jax.random.key(0)
+        start = (task.x0, task.start_for(name))
 
         def spent(steps: int) -> int:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                of = run(task.problem, solver, source, task.x0, task.y0, steps=steps, key=key)
+                of = run(task.problem, solver, source, *start, steps=steps, key=key)
             return sum(of.oracle_calls.values())
 
-        start = spent(0)
-        return Limits(_steps(self.amount - start, (spent(PROBE) - start) / PROBE), None)
+        begun = spent(0)
+        return Limits(_steps(self.amount - begun, (spent(PROBE) - begun) / PROBE), None)
 
 
 @dataclass(frozen=True)

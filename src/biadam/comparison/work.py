@@ -151,7 +151,7 @@ def _run(task: Task, trial: Trial, curves: dict[str, Any]) -> tuple[Result, floa
             solver,
             task.source_for(trial.solver),
             task.x0,
-            task.y0,
+            task.start_for(trial.solver),
             steps=limits.steps,
             seconds=limits.seconds,
             key=jax.random.key(trial.seed),

@@ -43,6 +43,10 @@ class FewShot(eqx.Module):
         flat = self.encoder.apply(x.z, of.image.reshape(tasks * n, *size), x.statistics)
         return flat.reshape(tasks, n, -1)
 
+    def training_stage(self, z: PyTree, of: TaskImages) -> Float[Array, "tasks n width"]:
+        """The features with the statistics of the images themselves."""
+        return self.stage(Representation(z, None), of)
+
     def outer(self, features: Array, y: Array, of: TaskImages) -> Array:
         """The mean loss of the queries."""
         return jnp.mean(entropy(features, y[of.block], of.label))
@@ -55,8 +59,8 @@ class FewShot(eqx.Module):
 
     def problem(self) -> Problem:
         """The bilevel problem, with x the parameters of the encoder."""
-        stage = lambda z, of: self.stage(Representation(z, None), of)
-        return Problem(self.outer, self.inner, stage=stage)
+        # Methods of a module compare by what it holds: equal tasks share a compiled program.
+        return Problem(self.outer, self.inner, stage=self.training_stage)
 
     def fit(
         self, x: Representation, support: TaskImages, ways: int, solver: AbstractInner

@@ -135,6 +135,8 @@ def fresh_tasks(
         refuses=lambda name: "" if name in settings else KEEPS,
         steps=2_000,
         keep=bench.keep,
+        tuned_by=bench.followed,
+        largest=True,
     )
 
 
@@ -192,6 +194,8 @@ def class_groups(
         sources={"vrbo": source(min(4 * tasks, groups.count))},
         steps=2_000,
         keep=bench.keep,
+        tuned_by=bench.followed,
+        largest=True,
     )
 
 
@@ -217,6 +221,8 @@ class Bench:
         errors.count("episodes", episodes)
         self.few_shot, self.solver, self.characters = few_shot, solver, characters
         self.ways, self.shots, self.episodes, self.seed = ways, shots, episodes, seed
+        held_out = len(characters.validation.image) > 0
+        self.followed = "validation_accuracy" if held_out else "training_accuracy"
         shape = characters.train.image.shape[2:]
         self.x0 = few_shot.encoder.init(jr.key(seed), shape)
         self.pool = some_images(characters.train, POOL, seed)
@@ -245,7 +251,6 @@ class Bench:
     def curves(self) -> dict[str, Callable[[PyTree, PyTree], float]]:
         """The accuracy on characters that are held out, and the inner curvature there."""
         held = self.characters.validation
-        name = "validation_accuracy" if len(held.image) else "training_accuracy"
         followed = list(self.tasks(held if len(held.image) else self.characters.train, FOLLOWED))
         support = followed[0][1]
 
@@ -253,7 +258,7 @@ class Bench:
             return float(curvature(self.few_shot, Representation(z, None), support, self.ways))
 
         accuracy = lambda z, y: float(self.accuracy(self.fixed(z), followed).mean())
-        return {name: accuracy, "curvature": bend}
+        return {self.followed: accuracy, "curvature": bend}
 
     def evaluate(self, z: PyTree, y: Array) -> dict[str, float]:
         """The accuracy on unseen characters, with half of its 95 % interval.
@@ -294,7 +299,7 @@ class Bench:
         }
 
 
-POOL, FOLLOWED, SHOWN = 1_000, 100, 10  # images of the statistics; tasks of a curve; characters
+POOL, FOLLOWED, SHOWN = 1_000, 60, 10  # images of the statistics; tasks of a curve; characters
 TESTS = 7_919  # names the keys of the tasks to test on, apart from those of any training
 
 
