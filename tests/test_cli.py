@@ -134,6 +134,7 @@ def test_a_diverging_run_says_so(biadam):
         (("run", "hyper-cleaning", "--steps", "-3"), "`steps` must be a whole number"),
         (("run", "hyper-cleaning", "--noise", "2"), "`noise` must be at least 0 and at most 1"),
         (("run", "hyper-cleaning", "--data", "minst"), "did you mean 'mnist'?"),
+        (("run", "hyper-cleaning", "--weights", "funktion"), "did you mean 'function'?"),
         (("run", "hyper-cleaning", "--solver", "biadm"), "did you mean 'biadam'?"),
         (("run", "hyper-cleaning", "--set", "step_sze=1"), "did you mean 'step_size'?"),
         (

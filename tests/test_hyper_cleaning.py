@@ -11,7 +11,7 @@ import pytest
 
 import biadam
 from biadam import solvers
-from biadam.tasks import hyper_cleaning
+from biadam.tasks import WeightFunction, hyper_cleaning
 from biadam.tasks import references as module
 from biadam.tasks.hyper_cleaning import detection
 from biadam.tasks.images import corrupted, fitted
@@ -75,6 +75,35 @@ def test_digits_are_cleaned():
     assert metrics["f1"] > 0.93
     kept = task.keep(result.x, result.y)
     assert (kept["suspect_given"] != kept["suspect_true"]).mean() > 0.9
+
+
+def test_a_function_cleans_with_few_clean_examples():
+    """Better than those few alone do; its weights, and their figure, are the examples'."""
+    task = hyper_cleaning("digits", train=400, validation=30, weights=WeightFunction(), seed=1)
+    assert task.x0.shape == (13,)
+    result, metrics = solve(task, 2000)
+    images = corrupted("digits", 0.6, 400, 30, 1)
+    alone = images.accuracy(fitted(images.clean, np.ones(30), 1e-3))
+    assert metrics["test_accuracy"] > alone + 0.05
+    assert metrics["auc"] > 0.9
+    kept = task.keep(result.x, result.y)
+    assert kept["weight"].shape == kept["wrong"].shape == (400,)
+    assert kept["weight"][kept["wrong"]].mean() < 0.1 + kept["weight"][~kept["wrong"]].mean() / 2
+    assert (kept["suspect_given"] != kept["suspect_true"]).mean() > 0.9
+
+
+def test_traits_of_an_example():
+    """Its own class, and numbers that are standard and rank what fits its label."""
+    images = corrupted("digits", 0.4, 300, 20, 0)
+    traits = np.asarray(WeightFunction()(images, 0).traits)
+    np.testing.assert_array_equal(traits[:, 3:].argmax(1), images.given)
+    np.testing.assert_array_equal(traits[:, 3:].sum(1), 1)
+    np.testing.assert_allclose(traits[:, :3].mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(traits[:, :3].std(0), 1, rtol=1e-5)
+    named = given(images.examples, out_of_fold(images.examples, 0))
+    np.testing.assert_array_equal(np.argsort(traits[:, 0]), np.argsort(named.astype(np.float32)))
+    assert np.corrcoef(traits[:, 1], -np.log(named))[0, 1] > 0.999
+    assert detection(-traits[:, 2], images.wrong)["auc"] > 0.85
 
 
 def test_a_weighted_fit_is_that_of_scikit_learn():

@@ -14,6 +14,7 @@ from .errors import Mistake, unknown
 if TYPE_CHECKING:
     from .record import Record
     from .tasks import Reference, Task
+    from .tasks.weights import Weights
 
 app = typer.Typer(
     help="Stochastic bilevel optimisation.",
@@ -65,6 +66,13 @@ def hyper_cleaning(
     noise: Annotated[float, typer.Option(help="Share of wrong training labels.")] = 0.6,
     train: Annotated[int | None, typer.Option(help="Training examples.")] = None,
     validation: Annotated[int | None, typer.Option(help="Clean examples.")] = None,
+    weights: Annotated[
+        str,
+        typer.Option(
+            help="free: one for each example, or function: of a few traits of an example, which "
+            "few clean examples can determine."
+        ),
+    ] = "free",
     batch: Annotated[int, typer.Option(help="Size of a minibatch.")] = 128,
     references: References = False,
     steps: Steps = None,
@@ -77,8 +85,17 @@ def hyper_cleaning(
     """Learn which training labels are wrong, from a few clean examples."""
     from . import tasks
 
+    kinds: dict[str, Weights] = {"free": tasks.FreeWeights(), "function": tasks.WeightFunction()}
+    if weights not in kinds:
+        raise unknown("kind of weights", weights, kinds)
     task = tasks.hyper_cleaning(
-        data, noise=noise, train=train, validation=validation, batch=batch, seed=seed
+        data,
+        noise=noise,
+        train=train,
+        validation=validation,
+        weights=kinds[weights],
+        batch=batch,
+        seed=seed,
     )
     _run(task, solver, settings or [], steps, seconds, seed, out, as_json, references)
 

@@ -11,3 +11,5 @@ from .quadratic import Quadratic as Quadratic
 from .ridge import Budget as Budget
 from .ridge import ridge as ridge
 from .selection import selection as selection
+from .weights import FreeWeights as FreeWeights
+from .weights import WeightFunction as WeightFunction

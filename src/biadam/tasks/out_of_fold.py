@@ -9,6 +9,7 @@ from .images import CLASSES, Labelled, fitted
 FOLDS = 5
 RIDGES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 PRECISION = 1e-3  # of the fits
+TINY = float(np.finfo(np.float32).tiny)
 
 
 def out_of_fold(of: Labelled, seed: int) -> Float[np.ndarray, "n classes"]:
@@ -33,7 +34,7 @@ def out_of_fold(of: Labelled, seed: int) -> Float[np.ndarray, "n classes"]:
 def given(of: Labelled, probability: np.ndarray) -> Float[np.ndarray, " n"]:
     """The probability of the label that each example came with, never quite zero."""
     named = probability[np.arange(len(probability)), np.asarray(of.label)]
-    return np.maximum(named, float(np.finfo(np.float32).tiny))
+    return np.maximum(named, TINY)
 
 
 def _by_others(of: Labelled, fold: np.ndarray, ridge: float) -> np.ndarray:
