@@ -102,8 +102,9 @@ class Vrbo(AbstractSolver):
             previous, y, direction, calls = carry
             t, key, inner = fresh
             here = Levels(x, y)
-            outer = sample.outer if sample.single else _draw(key, whole.outer, size)
-            small = Sample(outer, inner, key)
+            picking, rest = jr.split(key)
+            outer = sample.outer if sample.single else _draw(picking, whole.outer, size)
+            small = Sample(outer, inner, rest)
             field = lambda z: self.hypergradient(problem, z, small)
             direction, _, more = Spider()(field, here, previous, direction, Levels(None, None))
             # The last look is one without a step, so that w and v belong to the y that is left.
@@ -142,6 +143,7 @@ def vrbo(
         step_size: :math:`(\alpha_k, \beta_k)`, numbers or schedules.
         inner_steps: m.
         period: q, iterations between two looks at all the data.
-        hypergradient: h; its number of terms Q and step are the estimator's.
+        hypergradient: h, of those that keep no linear system and draw no length, so that a look
+            at all the data is exact; its number of terms Q and step are the estimator's.
     """
     return Vrbo(step_size, hypergradient, inner_steps, period)

@@ -109,7 +109,7 @@ def hyper_cleaning(
         curves={"validation_loss": validation_loss},
         evaluate=evaluate,
         solver="biadam_tracked",
-        settings=weighting.settings(examples),
+        settings=weighting.settings(examples, ridge),
         steps=10_000 if data == "mnist" else 5_000,
         keep=keep,
         references=cache(lambda: references(images, cleaning(OnePerExample()), ridge, seed)),

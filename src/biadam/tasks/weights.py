@@ -28,8 +28,8 @@ class AbstractWeighting(eqx.Module):
         """The weights' logits."""
 
     @abc.abstractmethod
-    def settings(self, examples: Labelled) -> dict[str, dict[str, Any]]:
-        """What works for each method."""
+    def settings(self, examples: Labelled, ridge: float) -> dict[str, dict[str, Any]]:
+        """What works for each method, with the penalty C of the inner loss."""
 
 
 class OnePerExample(AbstractWeighting):
@@ -43,12 +43,12 @@ class OnePerExample(AbstractWeighting):
         """See `AbstractWeighting`."""
         return x[of.index]
 
-    def settings(self, examples: Labelled) -> dict[str, dict[str, Any]]:
+    def settings(self, examples: Labelled, ridge: float) -> dict[str, dict[str, Any]]:
         """By a coarse grid on the digits and a seed that none reports.
 
         The gradient of a weight comes from one example in n and enters through a mean, so that
         steps that are not normalised grow with n; inner steps shrink with the curvature of the
-        features.
+        features. The least inner curvature is that of the penalty, 2 C.
         """
         features = np.asarray(examples.features)
         n = float(len(features))
@@ -66,11 +66,13 @@ class OnePerExample(AbstractWeighting):
             (0.5, 1 / 3): ("aid_fp", "amigo", "fsla_plain", "mstsa", "stocbio", "svrb"),
             (2.0, 1.0): ("mrbo", "reverse", "sustain", "vrbo"),
         }
-        plain = {
+        plain: dict[str, dict[str, Any]] = {
             name: {"step_size": (outer * n, inner * pace)}
             for (outer, inner), names in pairs.items()
             for name in names
         }
+        for name in ("stable", "svrb"):
+            plain[name]["convexity"] = 2 * ridge
         return {
             **plain,
             "adambo": {"step_size": (0.05, pace)},
@@ -101,7 +103,7 @@ class OfTraits(AbstractWeighting):
         """See `AbstractWeighting`."""
         return self.traits[of.index] @ x
 
-    def settings(self, examples: Labelled) -> dict[str, dict[str, Any]]:
+    def settings(self, examples: Labelled, ridge: float) -> dict[str, dict[str, Any]]:
         """By a coarse grid on MNIST and a seed that none reports, for the recommended methods."""
         tracked = {"step_size": (0.03, 0.1)}
         return {"biadam_tracked": tracked, "vr_biadam_tracked": tracked}
