@@ -13,6 +13,7 @@ from biadam import Problem, metrics, models, outputs, schedules, solvers
 from biadam.comparison.referee import TUNING
 from biadam.data import FullBatch, Minibatches, omniglot
 from biadam.data.episodes import Episodes, Groups, evaluation_episodes
+from biadam.double_loop import Amortized
 from biadam.hypergradients import (
     ConjugateGradient,
     Exact,
@@ -20,6 +21,7 @@ from biadam.hypergradients import (
     LinearSystem,
     NeumannRandom,
     NeumannSum,
+    PerSample,
     Unrolled,
 )
 from biadam.sets import Box
@@ -218,6 +220,46 @@ MISTAKES: dict[str, MistakeRow] = {
     "number in place of a part": MistakeRow(
         lambda: solvers.biadam(hypergradient=3),
         "`hypergradient` must be one of biadam.hypergradients, but it is 3",
+    ),
+    "tracked system in a method without one": MistakeRow(
+        lambda: solvers.mstsa(hypergradient=LinearSystem()),  # type: ignore[arg-type]
+        "`hypergradient` must solve .* but it is LinearSystem.* NeumannSum",
+    ),
+    "unrolling in an alternating method": MistakeRow(
+        lambda: solvers.mstsa(hypergradient=Unrolled()),  # type: ignore[arg-type]
+        "`hypergradient` must solve .* but it is Unrolled",
+    ),
+    "tracked system in a double loop": MistakeRow(
+        lambda: solvers.stocbio(hypergradient=LinearSystem()),  # type: ignore[arg-type]
+        "`hypergradient` must solve .* but it is LinearSystem",
+    ),
+    "number for the hypergradient of an alternating method": MistakeRow(
+        lambda: solvers.mstsa(hypergradient=3),  # type: ignore[arg-type]
+        "`hypergradient` must be one of biadam.hypergradients, but it is 3",
+    ),
+    "system of a double loop in an alternating method": MistakeRow(
+        lambda: run(solver=solvers.mstsa(hypergradient=Amortized())),
+        "`hypergradient` .* mstsa can carry .* but it is Amortized; take",
+    ),
+    "system of a double loop in a single one": MistakeRow(
+        lambda: run(solver=solvers.biadam(hypergradient=Amortized())),
+        "`hypergradient` .* a single loop can carry .* but it is Amortized; take",
+    ),
+    "system of a double loop in a refreshed one": MistakeRow(
+        lambda: run(solver=solvers.srba(hypergradient=Amortized())),
+        "`hypergradient` .* a single loop can carry .* but it is Amortized; take",
+    ),
+    "tracked system in VRBO": MistakeRow(
+        lambda: run(solver=solvers.vrbo(hypergradient=LinearSystem())),
+        "`hypergradient` .* vrbo can carry .* but it is LinearSystem; take",
+    ),
+    "random length in VRBO": MistakeRow(
+        lambda: solvers.vrbo(hypergradient=NeumannRandom()),
+        "`hypergradient` must be exact on all the data, .* NeumannRandom.* take .* NeumannSum",
+    ),
+    "random length inside another hypergradient in VRBO": MistakeRow(
+        lambda: solvers.vrbo(hypergradient=PerSample(NeumannRandom())),
+        "`hypergradient` must be exact on all the data",
     ),
     "rate above one": MistakeRow(
         lambda: schedules.Constant(1.5), "`Constant.outer` must be above 0 and at most 1"

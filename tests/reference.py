@@ -340,6 +340,47 @@ def vr_biadam(
 # ------------------------------------------------------------------ methods with a Neumann series
 
 
+def authors(
+    oracle: Oracle,
+    x: Array,
+    y: Array,
+    samples: Sequence[Entry],
+    *,
+    variance_reduced: bool,
+    gamma: float,
+    lam: float,
+    momentum: float,
+    theta: float,
+    tau: float = 0.99,
+    rho: float = 1e-6,
+) -> Iterates:
+    """What the authors' experiments run of BiAdam and VR-BiAdam. Keys: xi, zeta, zeta0, zetas.
+
+    Both averages keep a share `momentum` of the past; both matrices are coordinate-wise, driven by
+    the averages w and v, with rho inside the root and no bias correction; there is no eta.
+    """
+    iterates = [(x, y)]
+    x_old, y_old = x, y
+    v: Array | None = None
+    w: Array | None = None
+    a, b = np.zeros_like(x), np.zeros_like(y)
+    for sample in samples:
+        q = oracle.g_y(x, y, sample["zeta"])
+        h = hypergradient(oracle, x, y, sample, "sum", theta, None)
+        if variance_reduced:
+            q_old = oracle.g_y(x_old, y_old, sample["zeta"])
+            h_old = hypergradient(oracle, x_old, y_old, sample, "sum", theta, None)
+            v, w = storm(v, q, q_old, 1 - momentum), storm(w, h, h_old, 1 - momentum)
+        else:
+            v, w = ema(v, q, 1 - momentum), ema(w, h, 1 - momentum)
+        a = tau * a + (1 - tau) * w**2
+        b = tau * b + (1 - tau) * v**2
+        x_old, y_old = x, y
+        x, y = x - gamma * w / np.sqrt(a + rho), y - lam * v / np.sqrt(b + rho)
+        iterates.append((x, y))
+    return iterates
+
+
 def sustain(
     oracle: Oracle,
     x: Array,
@@ -511,6 +552,95 @@ def stocbio(
         for zeta in sample["inner"]:
             y = y - at(alpha, t) * oracle.g_y(x, y, zeta)
         x = x - at(beta, t) * hypergradient(oracle, x, y, sample, estimator, theta, K)
+        iterates.append((x, y))
+    return iterates
+
+
+Solution = Callable[[Oracle, Array, Array, Array, Entry], Array]
+
+
+def series(theta: float) -> Solution:
+    """The Neumann series of step theta for s. Keys: xi, zetas."""
+
+    def solve(oracle: Oracle, x: Array, y: Array, s: Array, sample: Entry) -> Array:
+        r = oracle.f_y(x, y, sample["xi"])
+        total = r
+        for zeta in reversed(sample["zetas"]):
+            r = r - theta * oracle.hess(x, y, zeta) @ r
+            total = total + r
+        return theta * total
+
+    return solve
+
+
+def amortized(rho: float) -> Solution:
+    """Steps rho on the linear system from the last s. Keys: xi, zetas."""
+
+    def solve(oracle: Oracle, x: Array, y: Array, s: Array, sample: Entry) -> Array:
+        for zeta in sample["zetas"]:
+            s = s - rho * (oracle.hess(x, y, zeta) @ s - oracle.f_y(x, y, sample["xi"]))
+        return s
+
+    return solve
+
+
+def exact(oracle: Oracle, x: Array, y: Array, s: Array, sample: Entry) -> Array:
+    """The solution of the linear system on zeta0. Keys: xi, zeta0."""
+    return np.linalg.solve(oracle.hess(x, y, sample["zeta0"]), oracle.f_y(x, y, sample["xi"]))
+
+
+def double_loop(
+    oracle: Oracle,
+    x: Array,
+    y: Array,
+    samples: Sequence[Entry],
+    *,
+    alpha: float,
+    beta: float,
+    solve: Solution,
+    weight: float = 1.0,
+) -> Iterates:
+    """AID, AmIGO, AdamBO and BO-REP without their matrices. Keys: inner, xi, zeta0, zetas.
+
+    Steps beta on y from the last one, s by `solve` (from 0 at the start), then a step alpha on x
+    along the average of the hypergradients in which the newest has `weight`.
+    """
+    iterates = [(x, y)]
+    s, w = np.zeros_like(y), None
+    for sample in samples:
+        for zeta in sample["inner"]:
+            y = y - beta * oracle.g_y(x, y, zeta)
+        s = solve(oracle, x, y, s, sample)
+        w = ema(w, oracle.f_x(x, y, sample["xi"]) - oracle.cross(x, y, sample["zeta0"]) @ s, weight)
+        x = x - alpha * w
+        iterates.append((x, y))
+    return iterates
+
+
+def reverse(
+    oracle: Oracle,
+    x: Array,
+    y: Array,
+    samples: Sequence[Entry],
+    *,
+    alpha: float,
+    beta: float,
+) -> Iterates:
+    """Reverse-mode differentiation through the steps beta on y from the last one. Keys: inner, xi.
+
+    Every step's second derivatives are those of its own sample and y.
+    """
+    iterates = [(x, y)]
+    for sample in samples:
+        path = [y]
+        for zeta in sample["inner"]:
+            path.append(path[-1] - beta * oracle.g_y(x, path[-1], zeta))
+        y = path.pop()
+        w, a = oracle.f_x(x, y, sample["xi"]), oracle.f_y(x, y, sample["xi"])
+        for zeta, at_y in zip(reversed(sample["inner"]), reversed(path), strict=True):
+            w = w - beta * oracle.cross(x, at_y, zeta) @ a
+            a = a - beta * oracle.hess(x, at_y, zeta) @ a
+        x = x - alpha * w
         iterates.append((x, y))
     return iterates
 
@@ -717,6 +847,37 @@ def soba(
     for t, sample in enumerate(samples, 1):
         D_x, D_y, D_s = directions(oracle, x, y, s, sample["xi"], sample["zeta"])
         x, y, s = x - at(gamma, t) * D_x, y - at(rho, t) * D_y, s - at(rho, t) * D_s
+        iterates.append((x, y))
+    return iterates
+
+
+def tracked(
+    oracle: Oracle,
+    x: Array,
+    y: Array,
+    samples: Sequence[Entry],
+    *,
+    alpha: float,
+    beta: float,
+    rho: float,
+    weight: float,
+    variance_reduced: bool,
+) -> Iterates:
+    """SOBA with momentum on x and y: the tracked BiAdam without its matrices. Keys: xi, zeta."""
+    iterates = [(x, y)]
+    s = np.zeros_like(y)
+    last = x, y, s
+    w: Array | None = None
+    v: Array | None = None
+    for sample in samples:
+        D_x, D_y, D_s = directions(oracle, x, y, s, sample["xi"], sample["zeta"])
+        if variance_reduced:
+            o_x, o_y, _ = directions(oracle, *last, sample["xi"], sample["zeta"])
+            w, v = storm(w, D_x, o_x, weight), storm(v, D_y, o_y, weight)
+        else:
+            w, v = ema(w, D_x, weight), ema(v, D_y, weight)
+        last = x, y, s
+        x, y, s = x - alpha * w, y - beta * v, s - rho * D_s
         iterates.append((x, y))
     return iterates
 
@@ -938,5 +1099,80 @@ def bome(
         multiplier = max((eta * square - f_x @ q_x - f_y @ q_y) / (square + eps), 0.0)
         x = x - at(a_x, t) * (f_x + multiplier * q_x)
         y = y - at(a_y, t) * (f_y + multiplier * q_y)
+        iterates.append((x, y))
+    return iterates
+
+
+def f2ba(
+    oracle: Oracle,
+    x: Array,
+    y: Array,
+    samples: Sequence[Entry],
+    *,
+    alpha: float,
+    beta: float,
+    lam: float,
+) -> Iterates:
+    """F2BA (arXiv:2306.14853): F2SA of constants whose z begins at y. Keys: those of `f2sa`."""
+    iterates = [(x, y)]
+    for sample in samples:
+        step = beta / lam
+        x, y = f2sa(
+            oracle, x, y, [sample], alpha=step, gamma=beta, ratio=alpha / step, lam=lam, delta=0.0
+        )[1]
+        iterates.append((x, y))
+    return iterates
+
+
+def pbgd_value(
+    oracle: Oracle,
+    x: Array,
+    y: Array,
+    samples: Sequence[Entry],
+    *,
+    alpha: float,
+    beta: float,
+    lam: float,
+    theta: float,
+) -> Iterates:
+    """V-PBGD (arXiv:2302.05185) of a constant penalty, divided by it. Keys: inner, zeta, xi.
+
+    The steps theta on z begin at the last z, at y at the start.
+    """
+    iterates = [(x, y)]
+    z = y
+    for sample in samples:
+        xi, zeta = sample["xi"], sample["zeta"]
+        for inner in sample["inner"]:
+            z = z - theta * oracle.g_y(x, z, inner)
+        gap = oracle.g_x(x, y, zeta) - oracle.g_x(x, z, zeta)
+        D_x = oracle.f_x(x, y, xi) / lam + gap
+        D_y = oracle.f_y(x, y, xi) / lam + oracle.g_y(x, y, zeta)
+        x, y = x - alpha * D_x, y - beta * D_y
+        iterates.append((x, y))
+    return iterates
+
+
+def pbgd_gradient(
+    oracle: Oracle,
+    x: Array,
+    y: Array,
+    samples: Sequence[Entry],
+    *,
+    alpha: float,
+    beta: float,
+    lam: float,
+) -> Iterates:
+    """G-PBGD (arXiv:2302.05185) of a constant penalty, divided by it. Keys: zeta0, zeta, xi.
+
+    The slope u is that of zeta0, its products with H and J are those of zeta.
+    """
+    iterates = [(x, y)]
+    for sample in samples:
+        xi, zeta = sample["xi"], sample["zeta"]
+        u = oracle.g_y(x, y, sample["zeta0"])
+        D_x = oracle.f_x(x, y, xi) / lam + oracle.cross(x, y, zeta) @ u
+        D_y = oracle.f_y(x, y, xi) / lam + oracle.hess(x, y, zeta) @ u
+        x, y = x - alpha * D_x, y - beta * D_y
         iterates.append((x, y))
     return iterates

@@ -56,6 +56,20 @@ def test_the_whole_sum_is_the_second_implementation(name):
     )  # fmt: skip
 
 
+@each
+@pytest.mark.parametrize("steps", [None, (0.1, 0.05)], ids=["default", "longer"])
+def test_the_authors_variant_is_the_second_implementation(name, steps):
+    """All of its own slots as they come: nothing is set but the step sizes, if they are."""
+    factory = getattr(solvers, f"{name}_authors")
+    solver = factory() if steps is None else factory(steps)
+    gamma, lam = solver.step_size
+    agree(
+        solver, reference.authors, series, first=0, variance_reduced=name == "vr_biadam",
+        gamma=gamma, lam=lam, momentum=0.9, theta=0.5,
+    )  # fmt: skip
+    assert solver.batches == 2 + 3  # Q = K = 3
+
+
 PLAIN = {"outer_metric": Identity(), "inner_metric": Identity()}
 SLOTS = {"mixing": PowerDecay(1.0, 9.0, 1 / 3), "rates": Coupled(0.7, 0.9, 2.0)}
 

@@ -157,7 +157,7 @@ def test_a_diverging_run_says_so(biadam):
             ("compare", "hyper-cleaning", "--grid", "step_size=1;("),
             "`--grid step_size` can't be read",
         ),
-        (("reproduce", "figure-3"), "figure-2"),
+        (("reproduce", "figure-1"), "figure-2"),
         (
             ("run", "hyper-cleaning", "--set", "hypergradient=NeumanSum()"),
             "did you mean 'NeumannSum'?",
@@ -192,12 +192,12 @@ def test_a_command_alone_shows_its_help(biadam):
 
 
 def test_the_table_of_methods(biadam, monkeypatch):
-    names = ["biadam", "f2sa", "stable", "vr_biadam_tracked"]
+    names = ["biadam", "f2sa", "newton_cg", "stable", "vr_biadam_tracked"]
     monkeypatch.setattr(solvers, "__all__", names)
     status, out, _ = biadam("solvers", "--json")
     assert status == 0
     rows = json.loads(out)
-    needs = ["HVP JVP", "first order", "dense matrices", "HVP JVP"]
+    needs = ["HVP JVP", "first order", "HVP JVP (adaptive)", "dense, p = 30", "HVP JVP"]
     assert [(row["name"], row["needs"]) for row in rows] == list(zip(names, needs, strict=True))
     first, second = rows[0], rows[-1]
     assert first["name"] == "biadam"

@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from biadam.comparison.cache import Cache, Entry
 from biadam.comparison.plan import Plan
 from biadam.comparison.referee import TUNING
 from biadam.comparison.summary import interval
+from biadam.hypergradients import Newton, Steps
 from biadam.solvers import space
 from biadam.solvers.about import SPACES
 from biadam.stationarity import inner_solution
@@ -359,3 +361,18 @@ def test_what_decides_a_run_is_in_its_key():
         keys.append(plans[0].trial(**{**plain, "budget": spent, **other}).key)
     assert len(set(keys)) == len(keys) == 9
     assert plans[0].trial(**plain, budget=spent).key == keys[0]
+
+
+def test_a_task_is_told_by_all_that_makes_it():
+    """Also by what JAX does not count as data, and by what a function closes over."""
+    fresh = lambda heads: comparison.Recipe(biadam.tasks.fresh_tasks, {"heads": heads}).digest
+    assert len({fresh(heads) for heads in (Newton(), Steps(16, 0.4), Steps(15, 0.4))}) == 3
+    assert fresh(Steps(16, 0.4)) == fresh(Steps(16, 0.4))
+
+    def closing(over):
+        return lambda seed: over
+
+    closed = [comparison.Recipe(closing(over), {}).digest for over in (1, 2, 1)]
+    assert closed[0] == closed[2] != closed[1]
+    with pytest.raises(biadam.Mistake, match="must be things that can be pickled"):
+        comparison.Recipe(closing(threading.Lock()), {})

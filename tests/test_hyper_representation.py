@@ -43,7 +43,7 @@ def groups():
 
 
 def test_losses_are_those_of_the_formula():
-    few_shot = FewShot(Convolutional(4), ridge=0.1, weight=3.0)
+    few_shot = FewShot(Convolutional(4), ridge=0.1, usual=3.0)
     draw = np.random.default_rng(0)
     features, y = (jnp.asarray(draw.normal(size=size)) for size in ((2, 6, 5), (4, 5, 3)))
     label, block = jnp.asarray(draw.integers(0, 3, (2, 6))), jnp.asarray([3, 1])
@@ -86,6 +86,47 @@ def test_the_hypergradient_in_feature_space_is_that_of_the_network(fresh, name):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
 
 
+def test_heads_do_not_depend_on_how_many_tasks_are_fitted_at_once(fresh, groups):
+    """Nor on whether they were trained as kept heads."""
+    sample = fresh.source(KEY, 0, 1)
+    support = sample.batch(0)
+    x = Representation(fresh.x0, SMALL["encoder"].statistics(fresh.x0, support.image[0]))
+    steps = Steps(16, 0.4)
+    both = FewShot(SMALL["encoder"], 0.01).fit(x, support, 3, steps)
+    kept = FewShot(SMALL["encoder"], 0.01, 7.0).fit(x, support, 3, steps)
+    one = jax.tree.map(lambda a: a[1:], support)
+    alone = FewShot(SMALL["encoder"], 0.01).fit(x, one, 3, steps)
+    np.testing.assert_allclose(both[1:], alone, rtol=1e-12)
+    np.testing.assert_array_equal(both, kept)
+
+
+def test_the_anchor_of_vrbo_sees_the_same_heads_as_its_minibatches(fresh):
+    """On tasks of the anchor, the field is the mean of the fields on its parts."""
+    source = fresh.source_for("vrbo")
+    query, support = source(KEY, 0, 1).whole
+    field = PerSample(NeumannSum(5, 0.4), Steps(8))
+
+    def seen(part):
+        own = [jax.tree.map(lambda a: a[part], of) for of in (query, support)]
+        own = [TaskImages(of.image, of.label, jnp.arange(len(of.image))) for of in own]
+        sample = fresh.source(KEY, 0, 1)._replace(
+            outer=own[0], inner=jax.tree.map(lambda a: a[None], own[1])
+        )
+        network = Problem(fixed.outer_loss, fixed.inner_loss)
+        point = Levels(fresh.x0, jnp.zeros((len(own[0].image), *fresh.y0.shape[1:])))
+        return field(network, point, sample).value.x[0].kernel
+
+    known = SMALL["encoder"].statistics(fresh.x0, query.image[0])
+    few_shot = FewShot(SMALL["encoder"], 0.01)
+    fixed = Problem(
+        few_shot.outer,
+        few_shot.inner,
+        stage=lambda z, of: few_shot.stage(Representation(z, known), of),
+    )
+    parts = [seen(slice(i, i + 2)) for i in range(0, 8, 2)]
+    np.testing.assert_allclose(seen(slice(0, 8)), np.mean(parts, axis=0), rtol=1e-9, atol=1e-12)
+
+
 def test_only_the_heads_of_the_drawn_groups_are_seen(groups):
     sample = groups.source(KEY, 0, 1)
     block = np.asarray(sample.outer.block)
@@ -98,7 +139,7 @@ def test_only_the_heads_of_the_drawn_groups_are_seen(groups):
 
 def test_a_query_is_answered_by_itself_and_by_the_support_alone(fresh):
     """With fixed statistics; with those of the images at hand the others take part."""
-    few_shot = FewShot(SMALL["encoder"], 0.01, 2.0)
+    few_shot = FewShot(SMALL["encoder"], 0.01)
     sample = fresh.source(KEY, 0, 1)
     query, support = sample.outer, sample.batch(0)
     statistics = SMALL["encoder"].statistics(fresh.x0, query.image[0])
@@ -158,12 +199,12 @@ def test_methods_that_keep_something_refuse_fresh_tasks(fresh):
 
 
 def test_settings_and_tests_are_of_different_characters(fresh):
-    train, validation, test = tasks.hyper_representation.drawn("digits", None, 0)
+    train, validation, test = tasks.hyper_representation.drawn("digits", None)
     numbers = [set(part.number.tolist()) for part in (train, validation, test)]
     assert all(numbers)
     assert not numbers[0] & numbers[1]
     assert not (numbers[0] | numbers[1]) & numbers[2]
-    everything = tasks.hyper_representation.drawn("digits", 0, 0)
+    everything = tasks.hyper_representation.drawn("digits", 0)
     assert len(everything.train.number) == len(numbers[0] | numbers[1])
 
 
@@ -183,12 +224,13 @@ def test_from_the_command_line(monkeypatch, capfd, tmp_path, setting):
     summary = json.loads(told.out)
     assert status == 0
     assert summary["task"] == "hyper-representation"
-    assert set(summary["metrics"]) == {"test_accuracy", "test_interval", "seeing_accuracy"}
+    metrics = {"validation_accuracy", "test_accuracy", "test_interval", "seeing_accuracy"}
+    assert set(summary["metrics"]) == metrics
     assert (tmp_path / "run" / "figure.png").exists()
     if setting == "fresh":
         return
     learned = tasks.Learned.load(tmp_path / "run")
-    test = tasks.hyper_representation.drawn("digits", None, 0).test
+    test = tasks.hyper_representation.drawn("digits", None).test
     few, many = test.image[:5, :3], test.image[:5, 3:]
     learned = learned.fit(few.reshape(-1, 14, 14), np.repeat(np.arange(5), 3))
     right = learned.predict(many.reshape(-1, 14, 14)) == np.repeat(np.arange(5), 17)
@@ -204,7 +246,7 @@ def test_from_the_command_line(monkeypatch, capfd, tmp_path, setting):
         (("--data", "digits", "--way", "100"), "`ways` must be at most the"),
         (("--data", "digits", "--shot", "18"), "`shots` and `queries` ask for"),
         (("--data", "digits", "--solver", "soba"), "`soba` does not take this task"),
-        (("--data", "digits", "--held-out", "6"), "`validation` must leave an alphabet"),
+        (("--data", "digits", "--held-out", "6"), "`held_out` must leave an alphabet"),
         (("--data", "digits", "--channels", "0"), "channels"),
     ],
 )

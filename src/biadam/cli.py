@@ -1,6 +1,7 @@
 """The command line. Everything slow is imported by the command that needs it."""
 
 import json
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -38,7 +39,14 @@ Seconds = Annotated[float | None, typer.Option(help="How long to step.")]
 Seed = Annotated[
     int, typer.Option(help="Names the split, the corruption and the draws.", min=0, max=2**32 - 1)
 ]
-Out = Annotated[Path | None, typer.Option(help="Folder to write to.", file_okay=False)]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder to write to; by default one in biadam-runs that is named after what is asked "
+        "for.",
+        file_okay=False,
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -61,6 +69,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, and n
 
 @run_app.command("hyper-cleaning")
 def hyper_cleaning(
+    context: typer.Context,
     solver: Solver = None,
     data: Annotated[str, typer.Option(help="digits (embedded) or mnist.")] = "digits",
     noise: Annotated[float, typer.Option(help="Share of wrong training labels.")] = 0.6,
@@ -97,7 +106,8 @@ def hyper_cleaning(
         batch=batch,
         seed=seed,
     )
-    _run(task, solver, settings or [], steps, seconds, seed, out, as_json, references)
+    folder = out or _named(context, task)
+    _run(task, solver, settings or [], steps, seconds, seed, folder, as_json, references)
 
 
 Way = Annotated[int, typer.Option(help="Classes of a task.")]
@@ -113,6 +123,7 @@ FewShotData = Annotated[
 
 @run_app.command("hyper-representation")
 def hyper_representation(
+    context: typer.Context,
     solver: Solver = None,
     data: FewShotData = None,
     way: Way = 5,
@@ -149,11 +160,13 @@ def hyper_representation(
         episodes=episodes,
         seed=seed,
     )
-    _run(task, solver, settings or [], steps, seconds, seed, out, as_json)
+    folder = out or _named(context, task)
+    _run(task, solver, settings or [], steps, seconds, seed, folder, as_json)
 
 
 @run_app.command("ridge")
 def ridge(
+    context: typer.Context,
     solver: Solver = None,
     data: Annotated[str, typer.Option(help="diabetes or breast_cancer (embedded).")] = "diabetes",
     most: Annotated[float | None, typer.Option(help="No penalty above this.")] = None,
@@ -190,11 +203,13 @@ def ridge(
         batch=batch,
         seed=seed,
     )
-    _run(task, solver, settings or [], steps, seconds, seed, out, as_json)
+    folder = out or _named(context, task)
+    _run(task, solver, settings or [], steps, seconds, seed, folder, as_json)
 
 
 @run_app.command("selection")
 def selection(
+    context: typer.Context,
     solver: Solver = None,
     data: Annotated[str, typer.Option(help="digits (embedded) or mnist.")] = "digits",
     choose: Annotated[int | None, typer.Option(help="Examples to choose.")] = None,
@@ -221,7 +236,8 @@ def selection(
         batch=batch,
         seed=seed,
     )
-    _run(task, solver, settings or [], steps, seconds, seed, out, as_json)
+    folder = out or _named(context, task)
+    _run(task, solver, settings or [], steps, seconds, seed, folder, as_json)
 
 
 app.add_typer(compare_app, name="compare")
@@ -286,6 +302,24 @@ CAPTION = (
 )
 
 
+NAMED = ("solver", "data", "seed")  # options that a folder's name always has a word for
+UNNAMED = ("out", "as_json", "references")  # those that change no result
+
+
+def _named(context: typer.Context, task: "Task") -> Path:
+    """The folder of a run that names none: another run has another, as far as options tell."""
+    given = context.params
+    words = [task.name, task.data, given["solver"] or task.solver]
+    for option in context.command.params:
+        name = str(option.name)
+        value = given.get(name)
+        if name in (*NAMED, *UNNAMED) or value in (None, option.default):
+            continue
+        texts = value if name == "settings" else [f"{name.replace('_', '-')}-{value}"]
+        words += [re.sub(r"[^\w.,=+-]+", "_", text).strip("_") for text in texts]
+    return Path("biadam-runs") / "-".join([*words, f"seed{given['seed']}"])
+
+
 def _run(
     task: "Task",
     name: str | None,
@@ -293,7 +327,7 @@ def _run(
     steps: int | None,
     seconds: float | None,
     seed: int,
-    out: Path | None,
+    folder: Path,
     as_json: bool,
     references: bool = False,
 ) -> None:
@@ -308,8 +342,6 @@ def _run(
         raise unknown("solver", name, solvers.__all__)
     factory = getattr(solvers, name)
     method = task.build(name, factory, **parse(pairs, factory))
-    words = (task.name, task.data, task.variant, name, f"seed{seed}")
-    folder = out or Path("biadam-runs") / "-".join(word for word in words if word)
     _make(folder)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -16,7 +16,16 @@ from .hypergradients.base import Solved
 from .metrics import AbstractMetric, Identity
 from .problem import Calls, Levels, Problem, Sample, View
 from .schedules import Number
-from .solver import AbstractSolver, Info, Move, held_back, info_of, proximal_step, refuse_sets
+from .solver import (
+    AbstractSolver,
+    Info,
+    Move,
+    check_implicit,
+    held_back,
+    info_of,
+    proximal_step,
+    refuse_sets,
+)
 
 
 class DoubleState(NamedTuple):
@@ -68,7 +77,7 @@ class DoubleLoop(AbstractSolver):
     def __check_init__(self) -> None:
         schedules.check_pair("step_size", self.step_size)
         schedules.check_number("rate", self.rate)
-        errors.part("hypergradient", self.hypergradient, AbstractImplicit, "hypergradients")
+        check_implicit(self.hypergradient)
         errors.part("outer_metric", self.outer_metric, AbstractMetric, "metrics")
         errors.part("inner_metric", self.inner_metric, AbstractMetric, "metrics")
         errors.number("decay", self.decay, least=0)

@@ -47,6 +47,8 @@ def judged(
     summary = {
         "task": task.name,
         "data": task.data,
+        "variant": task.variant,
+        "options": dict(task.options),
         "solver": solver,
         "settings": settings,
         "seed": seed,

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Int, PyTree
 
 from . import errors, schedules, tree
 from .estimators import AbstractEstimator
-from .hypergradients import AbstractHypergradient, Field
+from .hypergradients import AbstractHypergradient, AbstractImplicit, Field
 from .metrics import AbstractMetric, Identity
 from .problem import Calls, Levels, Problem, Sample
 from .proximal import AbstractProximal
@@ -115,6 +115,8 @@ class SingleLoop(AbstractSolver):
         """w_1 and v_1 are the fresh field at the start."""
         point = self.hypergradient.lift(x, y)
         fresh = self.hypergradient(problem, point, sample)
+        if fresh.value.s is None:
+            refuse_system("a single loop", self.hypergradient, x, y)
         memory = tree.each(lambda m, h: m.init(h), self._metrics(point), fresh.value)
         state = State(
             jnp.ones((), jnp.int32), point, fresh.value, self._learn(memory, fresh, fresh.value)
@@ -229,6 +231,26 @@ def refuse_sets(problem: Problem, name: str, *, outer: bool = True, inner: bool 
                 f"`{name}` takes no `{what}`, but the problem has {type(home).__name__}; "
                 f"choose a method that does, such as biadam."
             )
+
+
+def check_implicit(hypergradient: Any) -> None:
+    """Refuse what does not solve a linear system at a point that the method gives it."""
+    errors.part("hypergradient", hypergradient, AbstractHypergradient, "hypergradients")
+    if not isinstance(hypergradient, AbstractImplicit):
+        raise errors.Mistake(
+            f"`hypergradient` must solve the linear system at the point that it is given, but it "
+            f"is {type(hypergradient).__name__}; take for example NeumannSum or ConjugateGradient."
+        )
+
+
+def refuse_system(name: str, hypergradient: AbstractHypergradient, x: PyTree, y: PyTree) -> None:
+    """Refuse a hypergradient whose linear system this method would not carry on."""
+    if hypergradient.lift(x, y).s is not None:
+        raise errors.Mistake(
+            f"`hypergradient` must be one whose linear system {name} can carry from step to step, "
+            f"but it is {type(hypergradient).__name__}; take for example NeumannSum, or a method "
+            f"that tracks the system, such as biadam_tracked or amigo."
+        )
 
 
 def info_of(calls: Calls, eta: Array, w: PyTree, v: PyTree, residual: Any = float("nan")) -> Info:

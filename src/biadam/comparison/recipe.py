@@ -2,13 +2,11 @@
 
 import hashlib
 import inspect
+import pickle
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
-
-import jax
-import numpy as np
-from jaxtyping import PyTree
 
 from ..errors import Mistake, unknown
 from ..tasks import Task
@@ -44,7 +42,7 @@ class Recipe:
             if name not in known:
                 raise unknown(f"argument of {_name(make)}", name, known)
         self.make, self.arguments = make, dict(arguments)
-        self.digest = digest(_name(make), _source(make), self.arguments)
+        self.digest = digest(make, _source(make), sorted(self.arguments.items()))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Recipe) and (self.make, self.digest) == (other.make, other.digest)
@@ -63,18 +61,18 @@ def _made(recipe: Recipe, seed: int) -> Task:
     return recipe.make(**recipe.arguments, seed=seed)
 
 
-def digest(*parts: PyTree) -> str:
-    """The sha256 of the arrays and the texts of all else in some pytrees."""
-    hashed = hashlib.sha256()
-    leaves = jax.tree_util.tree_leaves_with_path(parts, is_leaf=lambda leaf: leaf is None)
-    for path, leaf in leaves:
-        hashed.update(jax.tree_util.keystr(path).encode())
-        if isinstance(leaf, jax.Array | np.ndarray):
-            array = np.asarray(leaf)
-            hashed.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
-        else:
-            hashed.update(repr(leaf).encode())
-    return hashed.hexdigest()
+def digest(*parts: Any) -> str:
+    """The sha256 of all that some things hold, down to what functions close over."""
+    import cloudpickle
+
+    try:
+        held = cloudpickle.dumps(parts)
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        raise Mistake(
+            f"`task`, its `options` and its source must be things that can be pickled, since "
+            f"finished runs are found again by all that decides them, but: {error}."
+        ) from error
+    return hashlib.sha256(held).hexdigest()
 
 
 def _name(make: Callable[..., Task]) -> str:
@@ -82,7 +80,8 @@ def _name(make: Callable[..., Task]) -> str:
 
 
 def _source(make: Callable[..., Task]) -> str:
+    """The file that it stands in, with the functions and the numbers beside it."""
     try:
-        return inspect.getsource(make)
+        return Path(inspect.getsourcefile(make) or "").read_text()
     except (OSError, TypeError):
         return ""

@@ -28,6 +28,7 @@ class About(NamedTuple):
     sets: tuple[bool, bool]  # whether it takes constraints on (x, y)
     dense: bool = False  # whether it keeps the second derivatives as matrices
     penalised: bool = False  # whether its y minimises f plus a penalty, and is not y*(x)
+    adaptive: bool = False  # whether its loops end at a tolerance, so that its calls vary
 
 
 METHODS: dict[str, About] = {}
@@ -52,11 +53,17 @@ def method(about: About, also: tuple[Knob, ...] = ()) -> Callable[[Factory], Fac
     return enter
 
 
+P = 30  # inner variables where calls are counted
+
+
 def calls_per_step(solver: AbstractSolver, steps: int = 200) -> Calls:
-    """The oracle calls of one step, counted over some steps on the test bed."""
+    """The oracle calls of one step, counted over some steps on the test bed.
+
+    Its p is above the length of any series, so that conjugate gradients use what they are given.
+    """
     from ..tasks import Quadratic
 
-    bed = Quadratic((2, 3), condition=3.0)
+    bed = Quadratic((2, P), condition=30.0)
     data, key = bed.full(), jax.random.key(0)
 
     @eqx.filter_jit
@@ -83,7 +90,8 @@ def table() -> list[dict[str, Any]]:
         about = METHODS[name]
         calls = calls_per_step(FACTORIES[name]())
         products = [what for what, n in (("HVP", calls[2]), ("JVP", calls[3])) if n]
-        needs = "dense matrices" if about.dense else " ".join(products) or "first order"
+        needs = f"dense, p = {P}" if about.dense else " ".join(products) or "first order"
+        needs += " (adaptive)" if about.adaptive else ""
         rows.append(
             {
                 "name": name,

@@ -30,6 +30,7 @@ from ..hypergradients.base import UNKNOWN
 from ..metrics import AbstractMetric, Identity
 from ..problem import Calls, Levels, Problem, Sample
 from ..schedules import Number, PowerDecay
+from ..solver import check_implicit, refuse_system
 from .about import About, method
 
 
@@ -45,13 +46,17 @@ class Mstsa(AbstractAlternating):
     estimator: AbstractEstimator
     outer_metric: AbstractMetric
 
+    def __check_init__(self) -> None:
+        check_implicit(self.hypergradient)
+
     @property
     def batches(self) -> int:
         """Those of the hypergradient, whose own for g_y is that of the step."""
         return self.hypergradient.batches
 
     def lift(self, x: PyTree, y: PyTree) -> Levels:
-        """See `AbstractAlternating`."""
+        """Refuse a hypergradient that keeps a linear system."""
+        refuse_system("mstsa", self.hypergradient, x, y)
         return Levels(x, y)
 
     def move(

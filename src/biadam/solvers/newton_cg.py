@@ -152,7 +152,15 @@ class NewtonCG(AbstractSolver):
 
 
 @method(
-    About("Pedregosa, HOAG", 2016, "1602.02355", "double", "deterministic", (False, False)),
+    About(
+        "Pedregosa, HOAG",
+        2016,
+        "1602.02355",
+        "double",
+        "deterministic",
+        (False, False),
+        adaptive=True,
+    ),
     (Knob("rate", whole, 0.1, 10.0),),
 )
 def newton_cg(

@@ -1,13 +1,14 @@
 r"""SMB: one moving average on the hypergradient, and one on the inner gradient or none.
 
 .. math::
-    w_t &= \beta h(x_t, y_t) + (1 - \beta) w_{t-1}, & x_{t+1} &= P_X(x_t - \gamma w_t), \\
+    w_t &= \beta h(x_t, y_t) + (1 - \beta) w_{t-1},
+        & x_{t+1} &= x_t + \eta_t (P_X(x_t - \gamma w_t) - x_t), \\
     v_t &= \alpha g_y(x_t, y_t; \zeta_t) + (1 - \alpha) v_{t-1},
-        & y_{t+1} &= P_Y(y_t - \lambda v_t),
+        & y_{t+1} &= y_t + \eta_t (P_Y(y_t - \lambda v_t) - y_t),
 
-both from the same point, with h the hypergradient of random length; :math:`\alpha = 1` is plain
-descent on the inner level. Needs :math:`\tilde O(\epsilon^{-4})` samples with
-:math:`\beta = \Theta(\epsilon^2)` and step sizes of the order of beta.
+both from the same point, with h the hypergradient of random length; :math:`\eta_t = 1` by default,
+and :math:`\alpha = 1` is plain descent on the inner level. Needs :math:`\tilde O(\epsilon^{-4})`
+samples with :math:`\beta = \Theta(\epsilon^2)` and step sizes of the order of beta.
 
 Reference: Z. Guo, Y. Xu, W. Yin, R. Jin, T. Yang, On Stochastic Moving-Average Estimators for
 Non-Convex Optimization, 2021, arXiv:2104.14840.
@@ -51,7 +52,7 @@ def smb(
         estimator: how w and v average the fresh field.
         outer_metric: the geometry of x.
         inner_metric: the geometry of y.
-        mixing: a common factor of both steps, of at most 1.
+        mixing: :math:`\eta_t`, a common factor of both steps, of at most 1.
         rates: :math:`(\beta, \alpha)`.
     """
     return SingleLoop(

@@ -1,13 +1,14 @@
 r"""SOBA: plain descent of x, y and a tracked linear system, all at once.
 
 .. math::
-    y_{t+1} &= y_t - \rho_t g_y(x_t, y_t; \zeta_t), \\
-    s_{t+1} &= s_t - \rho_t (H(x_t, y_t; \zeta_t) s_t - f_y(x_t, y_t; \xi_t)), \\
-    x_{t+1} &= P_X(x_t - \gamma_t (f_x(x_t, y_t; \xi_t) - J(x_t, y_t; \zeta_t) s_t)),
+    y_{t+1} &= y_t + \eta_t (P_Y(y_t - \lambda g_y(x_t, y_t; \zeta_t)) - y_t), \\
+    s_{t+1} &= s_t - \rho \eta_t (H(x_t, y_t; \zeta_t) s_t - f_y(x_t, y_t; \xi_t)), \\
+    x_{t+1} &= x_t + \eta_t (P_X(x_t
+        - \gamma (f_x(x_t, y_t; \xi_t) - J(x_t, y_t; \zeta_t) s_t)) - x_t),
 
-on one pair of minibatches, from one backward pass for the inner loss. The theory has
-:math:`\rho_t \sim t^{-2/5}`, :math:`\gamma_t \sim t^{-3/5}` and
-:math:`E \|\nabla F\|^2 = O(T^{-2/5})`; with smoother losses, or an average as in `ma_soba`, both
+on one pair of minibatches, from one backward pass for the inner loss. The theory has steps
+:math:`\lambda \eta_t = \rho \eta_t \sim t^{-2/5}`, :math:`\gamma \eta_t \sim t^{-3/5}` and
+:math:`E \|\nabla F\|^2 = O(T^{-2/5})`; with smoother losses, or an average as in `ma_soba`, all
 steps may go as :math:`t^{-1/2}` and :math:`O(\epsilon^{-4})` samples suffice.
 
 Reference: M. Dagréou, P. Ablin, S. Vaiter, T. Moreau, A framework for bilevel optimization that
@@ -17,7 +18,8 @@ Departures:
     * s has the other sign than in the paper, so that it solves H s = f_y.
     * One factor eta_t, which starts near 1 and ends as :math:`t^{-1/2}`, decreases all steps;
       schedules in ``step_size`` give x and y exponents of their own.
-    * The theory has no sets. The steps are proximal ones, which are the paper's without.
+    * The theory has no sets. A projected step is mixed in by eta, which keeps the point feasible;
+      without sets the steps are the paper's, of sizes gamma eta and lambda eta.
 """
 
 from ..estimators import AbstractEstimator, MovingAverage
@@ -47,8 +49,8 @@ def soba(
     r"""Build SOBA; every slot can be filled otherwise.
 
     Args:
-        step_size: :math:`(\gamma, \rho)`, before the factor eta.
-        hypergradient: the tracked system; its step size is rho as well in the paper.
+        step_size: :math:`(\gamma, \lambda)`, before the factor eta.
+        hypergradient: the tracked system; its step size is rho, the paper's lambda as well.
         estimator: how the directions follow the field.
         outer_metric: the geometry of x.
         inner_metric: the geometry of y.

@@ -18,6 +18,11 @@ Optimization, 2022, arXiv:2102.04671.
 Departures:
     * The first estimates are the matrices of the first sample; they are projected like the others,
       since the first step inverts them.
+    * ``convexity`` and ``cross_bound`` are constants of the problem, for which the defaults are
+      guesses. A mu above the least eigenvalue of H, or a C below the norm of J, biases the
+      hypergradient for good; where they are far on the safe side, noise is not cut. Give mu what
+      the inner loss has by construction, 2 C for a penalty :math:`C \|y\|^2` as in hyper-cleaning,
+      and C a bound of the mixed derivatives, or a large number for none.
     * It refuses matrices of more numbers than ``most``.
 """
 

@@ -20,6 +20,11 @@ Departures:
     * The case of one task. One weight a serves all estimates.
     * H is projected where it is inverted and not in its recursion, which would lose the
       cancellation of the two samples' noise; J and u_y are not clipped.
+    * ``convexity`` and ``smoothness`` are constants of the problem, for which the defaults are
+      guesses. A mu above the least eigenvalue of H, or an L below the largest, biases the
+      hypergradient for good; where they are far on the safe side, noise is not cut. Give mu what
+      the inner loss has by construction, 2 C for a penalty :math:`C \|y\|^2` as in hyper-cleaning,
+      and L the largest curvature, or a large number for none.
     * It refuses matrices of more numbers than ``most``.
 """
 

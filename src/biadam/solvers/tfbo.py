@@ -233,6 +233,7 @@ def s_tfbo(
         "double",
         "det. O(eps^-2)",
         (False, False),
+        adaptive=True,
     )
 )
 def d_tfbo(

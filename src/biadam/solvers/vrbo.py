@@ -25,6 +25,8 @@ Departures:
     * A sample has one outer minibatch, and the method wants a fresh one for each look: they are
       drawn from all the data by the sample's key, with replacement, of the same size. A sample
       with a single inner minibatch, which belongs to its outer one, serves every look as it is.
+    * A series of random length is refused: one length is drawn at a look at all the data, which
+      then is not exact, and SPIDER carries its error on until the next look.
 """
 
 from collections.abc import Iterable
@@ -39,10 +41,10 @@ from jaxtyping import Array, Int, Key, PyTree
 
 from .. import errors, schedules, tree
 from ..estimators import Spider, everything, examples
-from ..hypergradients import AbstractHypergradient, NeumannSum
+from ..hypergradients import AbstractHypergradient, NeumannRandom, NeumannSum
 from ..problem import Calls, Levels, Problem, Sample
 from ..schedules import Number
-from ..solver import AbstractSolver, Info, info_of, refuse_sets
+from ..solver import AbstractSolver, Info, info_of, refuse_sets, refuse_system
 from .about import About, method
 
 
@@ -65,6 +67,7 @@ class Vrbo(AbstractSolver):
     def __check_init__(self) -> None:
         schedules.check_pair("step_size", self.step_size)
         errors.part("hypergradient", self.hypergradient, AbstractHypergradient, "hypergradients")
+        _refuse_lengths(self.hypergradient)
         errors.count("inner_steps", self.inner_steps, least=0)
         errors.count("period", self.period)
 
@@ -78,6 +81,7 @@ class Vrbo(AbstractSolver):
     ) -> tuple[VrboState, Info]:
         """Nothing is looked at before the first iteration."""
         refuse_sets(problem, "vrbo")
+        refuse_system("vrbo", self.hypergradient, x, y)
         zero = Levels(*jax.tree.map(jnp.zeros_like, (x, y)))
         state = VrboState(jnp.ones((), jnp.int32), Levels(x, y), zero)
         return state, info_of(Calls(), jnp.ones(()), zero.x, zero.y)
@@ -119,6 +123,16 @@ class Vrbo(AbstractSolver):
         return state, info_of(calls, jnp.ones(()), direction.x, direction.y)
 
 
+def _refuse_lengths(hypergradient: AbstractHypergradient) -> None:
+    """Refuse a random length, also inside another hypergradient."""
+    random = lambda part: isinstance(part, NeumannRandom)
+    if any(map(random, jax.tree.leaves(hypergradient, is_leaf=random))):
+        raise errors.Mistake(
+            "`hypergradient` must be exact on all the data, but it is NeumannRandom, whose random "
+            "length no amount of data averages out; take its whole sum, NeumannSum."
+        )
+
+
 def _whole_numbers(calls: Iterable[Any]) -> Calls:
     return Calls(*(jnp.asarray(n, jnp.int32) for n in calls))
 
@@ -143,7 +157,7 @@ def vrbo(
         step_size: :math:`(\alpha_k, \beta_k)`, numbers or schedules.
         inner_steps: m.
         period: q, iterations between two looks at all the data.
-        hypergradient: h, of those that keep no linear system and draw no length, so that a look
-            at all the data is exact; its number of terms Q and step are the estimator's.
+        hypergradient: h, of those that keep no linear system and draw no length; its number of
+            terms Q and step are the estimator's.
     """
     return Vrbo(step_size, hypergradient, inner_steps, period)

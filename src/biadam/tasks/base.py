@@ -41,6 +41,7 @@ class Task:
     refuses: Callable[[str], str] = lambda name: ""  # what about a method does not fit, if anything
     steps: int = 10_000
     variant: str = ""  # tells tasks of one name and data apart
+    options: Mapping[str, Any] = field(default_factory=dict)  # words and numbers it was made from
     keep: Callable[[PyTree, PyTree], dict[str, np.ndarray]] = lambda x, y: {}  # for the report
     tuned_by: str = "validation_loss"  # of the curves: what a comparison chooses settings by
     largest: bool = False  # whether more of it is better

@@ -6,7 +6,7 @@ fixed ones that were measured on training images. With fixed ones an image's ans
 support images and on nothing else; otherwise it also depends on the other queries.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -31,11 +31,17 @@ class Representation(NamedTuple):
 
 
 class FewShot(eqx.Module):
-    """The losses of few-shot tasks on the features of an encoder."""
+    """The losses of few-shot tasks on the features of an encoder.
+
+    The inner loss is a sum over tasks, so that the step sizes of a head do not depend on how many
+    there are. Of heads that come and go with a sample it is the sum over the sample's tasks. Of
+    heads that are kept, every sample must estimate the same loss however many of them it sees, so
+    it is the mean over its tasks, times the number that a usual sample has.
+    """
 
     encoder: AbstractEncoder
     ridge: float  # C
-    weight: float  # of the mean over the tasks in the inner loss: how many a sample has
+    usual: float | None = None  # tasks of a sample, if heads are kept
 
     def stage(self, x: Representation, of: TaskImages) -> Float[Array, "tasks n width"]:
         """The features of all images."""
@@ -54,8 +60,8 @@ class FewShot(eqx.Module):
     def inner(self, features: Array, y: Array, of: TaskImages) -> Array:
         """The sum over the tasks of the mean loss of the support and the penalty of the head."""
         heads = y[of.block]
-        penalty = self.ridge * jnp.sum(heads**2, axis=(1, 2))
-        return self.weight * jnp.mean(entropy(features, heads, of.label) + penalty)
+        each = entropy(features, heads, of.label) + self.ridge * jnp.sum(heads**2, axis=(1, 2))
+        return jnp.sum(each) if self.usual is None else self.usual * jnp.mean(each)
 
     def problem(self) -> Problem:
         """The bilevel problem, with x the parameters of the encoder."""
@@ -68,8 +74,12 @@ class FewShot(eqx.Module):
         """The heads of some tasks, from zero."""
         features = self.stage(x, support)
         start = jnp.zeros((features.shape[0], features.shape[2], ways), features.dtype)
-        own = TaskImages(support.image, support.label, jnp.arange(features.shape[0]))
-        return solver(Problem(self.outer, self.inner), features, start, own).y
+        return solver(self.apart(), features, start, _apart(support)).y
+
+    def apart(self) -> Problem:
+        """The problem on features of tasks that each have a head of their own, in their order."""
+        alone = FewShot(self.encoder, self.ridge)
+        return Problem(alone.outer, alone.inner)
 
 
 def entropy(
@@ -111,6 +121,15 @@ def accuracies(
     return np.concatenate(right)
 
 
+def singly(
+    tasks: Iterable[tuple[TaskImages, TaskImages]],
+) -> Iterator[tuple[TaskImages, TaskImages]]:
+    """The same tasks one at a time, so that no statistics are those of several."""
+    for pair in tasks:
+        for i in range(len(pair[0].image)):
+            yield jax.tree.map(lambda a, i=i: a[i : i + 1], pair)
+
+
 @eqx.filter_jit
 def curvature(
     few_shot: FewShot, x: Representation, support: TaskImages, ways: int, steps: int = 30
@@ -122,9 +141,8 @@ def curvature(
     """
     features = few_shot.stage(x, support)
     count, _, width = features.shape
-    own = TaskImages(support.image, support.label, jnp.arange(count))
-    alone = Problem(few_shot.outer, eqx.tree_at(lambda f: f.weight, few_shot, count).inner)
     zero = jnp.zeros((count, width, ways), features.dtype)
+    own, alone = _apart(support), few_shot.apart()
     product = lambda u: alone.hessian_product(features, zero, own, u)
 
     def turn(_: Any, u: Array) -> Array:
@@ -133,3 +151,8 @@ def curvature(
 
     start = jr.normal(jr.key(0), zero.shape, zero.dtype)
     return optax.tree.norm(product(jax.lax.fori_loop(0, steps, turn, turn(0, start))))
+
+
+def _apart(of: TaskImages) -> TaskImages:
+    """The images of tasks that each have a head of their own, in their order."""
+    return TaskImages(of.image, of.label, jnp.arange(of.image.shape[0]))

@@ -111,6 +111,15 @@ def hyper_cleaning(
         solver="biadam_tracked",
         settings=weighting.settings(examples, ridge),
         steps=10_000 if data == "mnist" else 5_000,
+        options={
+            "data": data,
+            "noise": noise,
+            "train": len(images.given),
+            "validation": len(clean.label),
+            "weights": repr(weights),
+            "batch": batch,
+            "ridge": ridge,
+        },
         keep=keep,
         references=cache(lambda: references(images, cleaning(OnePerExample()), ridge, seed)),
     )

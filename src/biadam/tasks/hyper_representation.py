@@ -22,8 +22,10 @@ The paper writes a head that does not depend on the task, which permuted labels 
 """
 
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -48,7 +50,7 @@ from ..metrics import Adam, Identity
 from ..models import AbstractEncoder, Convolutional
 from ..schedules import Constant, PowerDecay
 from .base import Task
-from .few_shot import FewShot, Representation, accuracies, answers, curvature
+from .few_shot import FewShot, Representation, accuracies, answers, curvature, singly
 from .learned import packed
 
 DATASETS = ("omniglot", "digits")
@@ -64,19 +66,24 @@ class Drawn(NamedTuple):
     test: Characters
 
 
-def drawn(data: str, held_out: int | None, seed: int) -> Drawn:
-    """A data set with some alphabets of its training characters held out.
+def drawn(data: str, held_out: int | None) -> Drawn:
+    """A data set with some alphabets of its training characters held out, always the same ones.
 
     The tens are the alphabets of the digits.
     """
     if data not in DATASETS:
         raise errors.unknown("data set", data, DATASETS)
     background, test = omniglot() if data == "omniglot" else few_shot_digits()
-    few = len(np.unique(background.alphabet)) // 6 if held_out is None else held_out
+    known = len(np.unique(background.alphabet))
+    few = known // 6 if held_out is None else held_out
     errors.count("held_out", few, least=0)
+    if few >= known:
+        raise errors.Mistake(
+            f"`held_out` must leave an alphabet to train on, but it is {few} of {known}."
+        )
     if not few:
         return Drawn(background, background.take(np.zeros(len(background.number), bool)), test)
-    return Drawn(*split_alphabets(background, few, seed), test)
+    return Drawn(*split_alphabets(background, few, seed=0), test)
 
 
 def fresh_tasks(
@@ -110,13 +117,13 @@ def fresh_tasks(
         held_out: alphabets that are not trained on but followed, by default a sixth of them; with
             0, what is followed is the characters that are trained on.
         episodes: tasks to test on.
-        seed: names the first parameters, the held-out alphabets and the tasks to test on.
+        seed: names the first parameters and the tasks to test on.
     """
-    characters = drawn(data, held_out, seed)
+    characters = drawn(data, held_out)
     turned = data == "omniglot" if rotations is None else rotations
     source = lambda anchor: Episodes(characters.train, ways, shots, queries, tasks, turned, anchor)
-    few_shot = FewShot(encoder, ridge, float(tasks))
-    bench = Bench(few_shot, heads, characters, ways, shots, episodes, seed)
+    few_shot = FewShot(encoder, ridge)
+    bench = Bench(few_shot, heads, characters, (ways, shots, queries), episodes, seed)
     settings = _fresh_settings(heads)
     return Task(
         name="hyper-representation",
@@ -170,14 +177,14 @@ def class_groups(
         held_out: alphabets that are not trained on but followed, by default a sixth of them; with
             0, what is followed is the characters that are trained on.
         episodes: tasks to test on.
-        seed: names the first parameters, the groups, the held-out alphabets and the tests.
+        seed: names the first parameters, the groups and the tasks to test on.
     """
-    characters = drawn(data, held_out, seed)
+    characters = drawn(data, held_out)
     source = lambda anchor: Groups(
         characters.train, ways, shots, queries, tasks, rotations, anchor, seed
     )
     few_shot = FewShot(encoder, ridge, float(tasks))
-    bench = Bench(few_shot, heads, characters, ways, shots, episodes, seed)
+    bench = Bench(few_shot, heads, characters, (ways, shots, queries), episodes, seed)
     groups = source(None)
     return Task(
         name="hyper-representation",
@@ -213,20 +220,19 @@ class Bench:
         few_shot: FewShot,
         solver: AbstractInner,
         characters: Drawn,
-        ways: int,
-        shots: int,
+        sizes: tuple[int, int, int],
         episodes: int,
         seed: int,
     ):
         errors.count("episodes", episodes)
         self.few_shot, self.solver, self.characters = few_shot, solver, characters
-        self.ways, self.shots, self.episodes, self.seed = ways, shots, episodes, seed
+        self.ways, self.shots, self.queries = sizes
+        self.episodes, self.seed = episodes, seed
         held_out = len(characters.validation.image) > 0
         self.followed = "validation_accuracy" if held_out else "training_accuracy"
         shape = characters.train.image.shape[2:]
         self.x0 = few_shot.encoder.init(jr.key(seed), shape)
         self.pool = some_images(characters.train, POOL, seed)
-        self.measure = jax.jit(few_shot.encoder.statistics)
 
     def heads(self, count: int) -> Array:
         """So many heads, all zero."""
@@ -235,12 +241,14 @@ class Bench:
 
     def fixed(self, z: PyTree) -> Representation:
         """The encoder with statistics of training images."""
-        return Representation(z, self.measure(z, self.pool))
+        return Representation(z, _statistics(self.few_shot.encoder, z, self.pool))
 
     def tasks(self, of: Characters, count: int) -> Iterable[tuple[TaskImages, TaskImages]]:
         """Tasks to test on, the same ones for equal seeds."""
         key = jr.fold_in(jr.key(TESTS), self.seed)
-        return evaluation_episodes(of, self.ways, self.shots, episodes=count, key=key)
+        return evaluation_episodes(
+            of, self.ways, self.shots, queries=self.queries, episodes=count, key=key
+        )
 
     def accuracy(
         self, x: Representation, of: Iterable[tuple[TaskImages, TaskImages]]
@@ -250,15 +258,23 @@ class Bench:
 
     def curves(self) -> dict[str, Callable[[PyTree, PyTree], float]]:
         """The accuracy on characters that are held out, and the inner curvature there."""
-        held = self.characters.validation
-        followed = list(self.tasks(held if len(held.image) else self.characters.train, FOLLOWED))
-        support = followed[0][1]
+        support = self.followed_tasks[0][1]
 
         def bend(z: PyTree, y: Array) -> float:
             return float(curvature(self.few_shot, Representation(z, None), support, self.ways))
 
-        accuracy = lambda z, y: float(self.accuracy(self.fixed(z), followed).mean())
-        return {self.followed: accuracy, "curvature": bend}
+        return {self.followed: lambda z, y: self.followed_accuracy(z), "curvature": bend}
+
+    @cached_property
+    def followed_tasks(self) -> list[tuple[TaskImages, TaskImages]]:
+        """The tasks of a curve, fewer where they are larger."""
+        held = self.characters.validation
+        of = held if len(held.image) else self.characters.train
+        return list(self.tasks(of, max(FEWEST, FOLLOWED // self.ways)))
+
+    def followed_accuracy(self, z: PyTree) -> float:
+        """The mean accuracy on them."""
+        return float(self.accuracy(self.fixed(z), self.followed_tasks).mean())
 
     def evaluate(self, z: PyTree, y: Array) -> dict[str, float]:
         """The accuracy on unseen characters, with half of its 95 % interval.
@@ -268,8 +284,9 @@ class Bench:
         """
         unseen = lambda: self.tasks(self.characters.test, self.episodes)
         each = self.accuracy(self.fixed(z), unseen())
-        seeing = self.accuracy(Representation(z, None), unseen())
+        seeing = self.accuracy(Representation(z, None), singly(unseen()))
         return {
+            self.followed: self.followed_accuracy(z),
             "test_accuracy": float(each.mean()),
             "test_interval": float(1.96 * each.std() / len(each) ** 0.5),
             "seeing_accuracy": float(seeing.mean()),
@@ -299,8 +316,14 @@ class Bench:
         }
 
 
-POOL, FOLLOWED, SHOWN = 1_000, 60, 10  # images of the statistics; tasks of a curve; characters
+POOL, SHOWN = 1_000, 10  # images of the statistics; characters of a figure
+FOLLOWED, FEWEST = 300, 10  # classes in all tasks of a curve; tasks at least
 TESTS = 7_919  # names the keys of the tasks to test on, apart from those of any training
+
+
+@eqx.filter_jit
+def _statistics(encoder: AbstractEncoder, z: PyTree, image: Array) -> Any:
+    return encoder.statistics(z, image)
 
 
 def some_images(of: Characters, count: int, seed: int) -> Array:

@@ -36,7 +36,7 @@ class Learned:
     """
 
     def __init__(self, encoder: AbstractEncoder, x: Representation):
-        self.few_shot, self.x = FewShot(encoder, RIDGE, 1.0), x
+        self.few_shot, self.x = FewShot(encoder, RIDGE), x
         self.classes: np.ndarray | None = None
         self.heads: Array | None = None
 

@@ -141,6 +141,16 @@ def ridge(
             "vr_biadam_tracked": {"step_size": (0.3, 0.1)},
         },
         steps=20_000,
+        options={
+            "data": data,
+            "outer_set": repr(outer_set),
+            "junk": junk,
+            "train": len(parts.train.target),
+            "validation": len(parts.validation.target),
+            "batch": batch,
+            "scale": scale,
+            "ridge": ridge,
+        },
         keep=keep,
     )
 

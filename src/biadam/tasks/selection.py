@@ -116,6 +116,15 @@ def selection(
             "vr_biadam_tracked": {"step_size": (0.03, 0.1)},
         },
         steps=5_000,
+        options={
+            "data": data,
+            "choose": m,
+            "noise": noise,
+            "train": n,
+            "validation": len(clean.label),
+            "batch": batch,
+            "ridge": ridge,
+        },
         keep=keep,
     )
 
