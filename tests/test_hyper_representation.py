@@ -186,7 +186,8 @@ def test_groups_are_learned(groups):
 def test_other_methods_take_fresh_tasks(fresh, name):
     result = solve(fresh, name, 3)
     assert result.outcome == "ok"
-    np.testing.assert_array_equal(result.y, 0)
+    # With `PerSample` the heads are solved inside; the loops return those of their last tasks.
+    assert bool(np.any(result.y)) == (name in ("reverse", "stocbio"))
     assert len(result.y) == (8 if name == "vrbo" else 2)
 
 

@@ -35,6 +35,7 @@ class DoubleState(NamedTuple):
     point: Levels  # x_k, y_k, and s_k where the hypergradient starts from the last solution
     direction: PyTree  # w, the average of the hypergradients so far
     memory: tuple[PyTree, PyTree]  # what the metrics remember, outer and inner
+    start: PyTree = None  # where every inner loop begins, if not at the last y
 
 
 class Seen(NamedTuple):
@@ -58,7 +59,7 @@ class DoubleLoop(AbstractSolver):
     With D = 1 this is the alternating single-loop scheme. The sample holds D inner minibatches for
     the steps, then those of the hypergradient. The schedules of the outer level count from its
     first step, after the warm-up; a hypergradient that is `Amortized` starts from the last s.
-    Without a warm start every inner loop begins at the user's y, which then is the y of the state.
+    Without a warm start every inner loop begins at the user's y.
     """
 
     step_size: tuple[Number, Number]  # gamma_k, lambda_k
@@ -98,14 +99,15 @@ class DoubleLoop(AbstractSolver):
         zero = jax.tree.map(jnp.zeros_like, x)
         memory = (self.outer_metric.init(x), self.inner_metric.init(y))
         point = self.hypergradient.lift(x, y)
-        state = DoubleState(jnp.ones((), jnp.int32), point, zero, memory)
+        start = None if self.warm_start else y
+        state = DoubleState(jnp.ones((), jnp.int32), point, zero, memory, start)
         return state, info_of(Calls(), jnp.ones(()), zero, jax.tree.map(jnp.zeros_like, y))
 
     def step(
         self, problem: Problem, state: DoubleState, sample: Sample
     ) -> tuple[DoubleState, Info]:
         """One pass through both loops."""
-        started, y = state.step > self.warm_up, state.point.y
+        started = state.step > self.warm_up
         view = problem.view(state.point.x, sample)
         due = ~started | ((state.step - self.warm_up - 1) % self.period == 0)
         idle = Seen(jax.tree.map(jnp.zeros_like, state.point.y), _unknown(), _counted(Calls()))
@@ -123,8 +125,6 @@ class DoubleLoop(AbstractSolver):
             below.direction,
             above.residual,
         )
-        if not self.warm_start:
-            state = state._replace(point=state.point._replace(y=y))
         return state._replace(step=state.step + 1), info
 
     def clips(self, problem: Problem, state: DoubleState, sample: Sample) -> Bool[Array, ""]:
@@ -139,7 +139,7 @@ class DoubleLoop(AbstractSolver):
     def _descend(self, view: View, state: DoubleState) -> tuple[DoubleState, Seen]:
         """The inner loop."""
         problem, x, sample, _ = view
-        y = state.point.y
+        y = state.point.y if self.warm_start else state.start
         outer_memory, inner_memory = state.memory
         inner_step = schedules.at(self.step_size[1], state.step)
 
@@ -179,7 +179,8 @@ class DoubleLoop(AbstractSolver):
         x = proximal_step(x, w, matrix, outer_step, problem.outer_set)
 
         point = Levels(x, y, None if s is None else solved.s)
-        state = DoubleState(state.step, point, w, (outer_memory, inner_memory))
+        memory = outer_memory, inner_memory
+        state = state._replace(point=point, direction=w, memory=memory)
         residual = jnp.asarray(solved.residual, jnp.float32)
         return state, Seen(w, residual, _counted(Calls(1, 0, solved.products, 1)))
 

@@ -49,6 +49,7 @@ class ReverseState(NamedTuple):
 
     step: Int[Array, ""]  # k
     point: Levels  # x_k, y_k
+    start: PyTree = None  # where every inner loop begins, if not at the last y
 
 
 class Reverse(AbstractSolver):
@@ -78,7 +79,8 @@ class Reverse(AbstractSolver):
         """Nothing is looked at before the first inner step."""
         refuse_sets(problem, "reverse", outer=False)
         zero = jax.tree.map(jnp.zeros_like, (x, y))
-        state = ReverseState(jnp.ones((), jnp.int32), Levels(x, y))
+        start = None if self.warm_start else y
+        state = ReverseState(jnp.ones((), jnp.int32), Levels(x, y), start)
         return state, info_of(Calls(), jnp.ones(()), *zero)
 
     def step(
@@ -86,7 +88,7 @@ class Reverse(AbstractSolver):
     ) -> tuple[ReverseState, Info]:
         """Forward, backward, and a step."""
         gamma, rate = (schedules.at(s, state.step) for s in self.step_size)
-        x, y, _ = state.point
+        x, y = state.point.x, state.point.y if self.warm_start else state.start
         path = eqx.tree_at(lambda path: path.step_size, self._path(), rate)
         view = problem.view(x, sample)
         end = path.unroll(view.problem, view.x, y, view.sample)
@@ -95,7 +97,7 @@ class Reverse(AbstractSolver):
         x = proximal_step(x, w, ones, gamma, problem.outer_set)
         # The inner level has no direction of its own: its displacement is what a plot can show.
         moved = jax.tree.map(jnp.subtract, y, end.y)
-        state = ReverseState(state.step + 1, Levels(x, end.y if self.warm_start else y))
+        state = ReverseState(state.step + 1, Levels(x, end.y), state.start)
         return state, info_of(end.calls, jnp.ones(()), w, moved)
 
 
