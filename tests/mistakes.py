@@ -25,7 +25,7 @@ from biadam.hypergradients import (
     Unrolled,
 )
 from biadam.sets import Box
-from biadam.tasks import Quadratic, hyper_cleaning
+from biadam.tasks import Quadratic, class_groups, fresh_tasks, hyper_cleaning
 
 BED = Quadratic((2, 3), examples=4, noise=0.1)
 DIGITS = omniglot.few_shot_digits()[1]
@@ -261,6 +261,10 @@ MISTAKES: dict[str, MistakeRow] = {
         lambda: solvers.vrbo(hypergradient=PerSample(NeumannRandom())),
         "`hypergradient` must be exact on all the data",
     ),
+    "random length in SRBA": MistakeRow(
+        lambda: solvers.srba(hypergradient=NeumannRandom()),
+        "`hypergradient` must be exact on all the data, .* NeumannRandom.* take .* NeumannSum",
+    ),
     "rate above one": MistakeRow(
         lambda: schedules.Constant(1.5), "`Constant.outer` must be above 0 and at most 1"
     ),
@@ -310,6 +314,14 @@ MISTAKES: dict[str, MistakeRow] = {
     "more ways than classes": MistakeRow(
         lambda: Episodes(DIGITS, 17, 1, rotations=False),
         "`ways` must be at most the 16 classes that there are, but it is 17",
+    ),
+    "more ways than classes to test on": MistakeRow(
+        lambda: fresh_tasks("digits", ways=20, held_out=0),
+        "`ways` must be at most the 16 characters to test on, but it is 20",
+    ),
+    "more ways than classes to follow": MistakeRow(
+        lambda: class_groups("digits", ways=7),
+        "`ways` must be at most the 6 characters to follow, but it is 7",
     ),
     "more images than drawings": MistakeRow(
         lambda: Groups(DIGITS, 5, 6),

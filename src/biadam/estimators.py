@@ -4,8 +4,8 @@ An estimator asks nothing of the field but purity in the sample: where it looks 
 hands the very same sample to both, and with it every minibatch and every random length. It works
 on whatever the levels of the field hold: a direction, a matrix, or several of them.
 
-`everything` and `Table` serve the methods for finite sums, which look at all the data now and then
-or remember a value of each block.
+`everything`, `refuse_lengths` and `Table` serve the methods for finite sums, which look at all the
+data now and then or remember a value of each block.
 """
 
 import abc
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from . import errors, tree
-from .hypergradients import Field
+from .hypergradients import AbstractHypergradient, Field, NeumannRandom
 from .problem import Calls, Levels, Sample
 
 
@@ -118,6 +118,16 @@ def everything(name: str, sample: Sample) -> tuple[Sample, Calls]:
     parts = lambda data, size: -(-examples(data) // size)
     n, m = parts(outer, examples(sample.outer)), parts(inner, examples(sample.batch(0)))
     return sample._replace(outer=outer, inner=once), Calls(n, m, m, m)
+
+
+def refuse_lengths(hypergradient: AbstractHypergradient) -> None:
+    """Refuse a random length, also inside another hypergradient."""
+    random = lambda part: isinstance(part, NeumannRandom)
+    if any(map(random, jax.tree.leaves(hypergradient, is_leaf=random))):
+        raise errors.Mistake(
+            "`hypergradient` must be exact on all the data, but it is NeumannRandom, whose random "
+            "length no amount of data averages out; take its whole sum, NeumannSum."
+        )
 
 
 def examples(data: PyTree) -> int:

@@ -17,6 +17,10 @@ for Bilevel Empirical Risk Minimization, 2023, arXiv:2302.08766.
 Departures:
     * s has the other sign than in the paper. It is not projected; ``hypergradient`` takes the set.
     * A look at all the data counts as many oracle calls as the data has minibatches.
+    * A series of random length is refused: one length is drawn at a look at all the data, which
+      then is not exact, and SPIDER carries its error on until the next look.
+    * ``mixing`` multiplies every step and ``outer_metric`` and ``inner_metric`` divide those of x
+      and y; by default they are 1 and the identity, and the method is the paper's.
     * The theory has no sets. The steps are proximal ones, which are the paper's without.
 """
 
@@ -25,7 +29,7 @@ from jax import lax
 from jaxtyping import Array, Bool, PyTree
 
 from .. import errors
-from ..estimators import MovingAverage, Spider, everything
+from ..estimators import MovingAverage, Spider, everything, refuse_lengths
 from ..hypergradients import AbstractHypergradient, LinearSystem
 from ..metrics import AbstractMetric, Identity
 from ..problem import Calls, Problem, Sample
@@ -45,6 +49,7 @@ class Refreshed(AbstractSolver):
     period: int = eqx.field(static=True)
 
     def __check_init__(self) -> None:
+        refuse_lengths(self.loop.hypergradient)
         errors.count("period", self.period)
 
     @property

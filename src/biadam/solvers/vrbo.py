@@ -40,8 +40,8 @@ from jax import lax
 from jaxtyping import Array, Int, Key, PyTree
 
 from .. import errors, schedules, tree
-from ..estimators import Spider, everything, examples
-from ..hypergradients import AbstractHypergradient, NeumannRandom, NeumannSum
+from ..estimators import Spider, everything, examples, refuse_lengths
+from ..hypergradients import AbstractHypergradient, NeumannSum
 from ..problem import Calls, Levels, Problem, Sample
 from ..schedules import Number
 from ..solver import AbstractSolver, Info, info_of, refuse_sets, refuse_system
@@ -67,7 +67,7 @@ class Vrbo(AbstractSolver):
     def __check_init__(self) -> None:
         schedules.check_pair("step_size", self.step_size)
         errors.part("hypergradient", self.hypergradient, AbstractHypergradient, "hypergradients")
-        _refuse_lengths(self.hypergradient)
+        refuse_lengths(self.hypergradient)
         errors.count("inner_steps", self.inner_steps, least=0)
         errors.count("period", self.period)
 
@@ -121,16 +121,6 @@ class Vrbo(AbstractSolver):
         (_, y, direction, calls), _ = lax.scan(look, start, fresh)
         state = VrboState(state.step + 1, Levels(x, y), direction)
         return state, info_of(calls, jnp.ones(()), direction.x, direction.y)
-
-
-def _refuse_lengths(hypergradient: AbstractHypergradient) -> None:
-    """Refuse a random length, also inside another hypergradient."""
-    random = lambda part: isinstance(part, NeumannRandom)
-    if any(map(random, jax.tree.leaves(hypergradient, is_leaf=random))):
-        raise errors.Mistake(
-            "`hypergradient` must be exact on all the data, but it is NeumannRandom, whose random "
-            "length no amount of data averages out; take its whole sum, NeumannSum."
-        )
 
 
 def _whole_numbers(calls: Iterable[Any]) -> Calls:
