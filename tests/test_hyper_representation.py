@@ -199,6 +199,27 @@ def test_methods_that_keep_something_refuse_fresh_tasks(fresh):
         method.init(fresh.problem, fresh.x0, fresh.y0, fresh.source(KEY, 0, 1))
 
 
+def test_a_task_says_what_it_was_made_from(fresh, groups):
+    words = {"ways": 3, "shots": 1, "queries": 4, "tasks": 2, "held_out": 1, "episodes": 20}
+    for task in (fresh, groups):
+        assert {name: task.options[name] for name in words} == words
+        assert task.options["ridge"] == 0.01
+        assert task.options["rotations"] is False
+        assert "channels=12" in task.options["encoder"]
+        assert task.options["heads"] == "Newton()"
+        json.dumps(task.options)
+
+
+def test_a_diverged_encoder_is_kept_and_judged_nevertheless(fresh):
+    """As a step size of 1e30 leaves it: the point is finite, the features are not."""
+    far = jax.tree.map(lambda a: 1e300 * a, fresh.x0)
+    kept = fresh.keep(far, fresh.y0)
+    assert np.isnan(fresh.problem.stage(far, fresh.source(KEY, 0, 1).outer)).any()
+    np.testing.assert_array_equal(kept["embedding"], 0)
+    assert kept["embedding"].shape == fresh.keep(fresh.x0, fresh.y0)["embedding"].shape
+    assert fresh.evaluate(far, fresh.y0)["test_accuracy"] < 0.4  # a third by chance
+
+
 def test_settings_and_tests_are_of_different_characters(fresh):
     train, validation, test = tasks.hyper_representation.drawn("digits", None)
     numbers = [set(part.number.tolist()) for part in (train, validation, test)]

@@ -51,7 +51,7 @@ from ..models import AbstractEncoder, Convolutional
 from ..schedules import Constant, PowerDecay
 from .base import Task
 from .few_shot import FewShot, Representation, accuracies, answers, curvature, singly
-from .learned import packed
+from .learned import packed, written
 
 DATASETS = ("omniglot", "digits")
 STEPS, TERMS = 16, 5  # D and K of the paper's experiment
@@ -142,6 +142,7 @@ def fresh_tasks(
         refuses=lambda name: "" if name in settings else KEEPS,
         steps=2_000,
         keep=bench.keep,
+        options=bench.options(tasks, turned),
         tuned_by=bench.followed,
         largest=True,
     )
@@ -201,6 +202,7 @@ def class_groups(
         sources={"vrbo": source(min(4 * tasks, groups.count))},
         steps=2_000,
         keep=bench.keep,
+        options=bench.options(tasks, rotations),
         tuned_by=bench.followed,
         largest=True,
     )
@@ -229,10 +231,32 @@ class Bench:
         self.ways, self.shots, self.queries = sizes
         self.episodes, self.seed = episodes, seed
         held_out = len(characters.validation.image) > 0
+        self.judged = characters.validation if held_out else characters.train
+        for use, of in (("follow", self.judged), ("test on", characters.test)):
+            if self.ways > len(of.image):
+                raise errors.Mistake(
+                    f"`ways` must be at most the {len(of.image)} characters to {use}, but it is "
+                    f"{self.ways}."
+                )
         self.followed = "validation_accuracy" if held_out else "training_accuracy"
         shape = characters.train.image.shape[2:]
         self.x0 = few_shot.encoder.init(jr.key(seed), shape)
         self.pool = some_images(characters.train, POOL, seed)
+
+    def options(self, tasks: int, rotations: bool) -> dict[str, Any]:
+        """The words and numbers that a task was made from."""
+        return {
+            "ways": self.ways,
+            "shots": self.shots,
+            "queries": self.queries,
+            "tasks": tasks,
+            "encoder": written(self.few_shot.encoder),
+            "heads": repr(self.solver),
+            "rotations": rotations,
+            "ridge": self.few_shot.ridge,
+            "held_out": len(np.unique(self.characters.validation.alphabet)),
+            "episodes": self.episodes,
+        }
 
     def heads(self, count: int) -> Array:
         """So many heads, all zero."""
@@ -268,9 +292,7 @@ class Bench:
     @cached_property
     def followed_tasks(self) -> list[tuple[TaskImages, TaskImages]]:
         """The tasks of a curve, fewer where they are larger."""
-        held = self.characters.validation
-        of = held if len(held.image) else self.characters.train
-        return list(self.tasks(of, max(FEWEST, FOLLOWED // self.ways)))
+        return list(self.tasks(self.judged, max(FEWEST, FOLLOWED // self.ways)))
 
     def followed_accuracy(self, z: PyTree) -> float:
         """The mean accuracy on them."""
@@ -301,8 +323,6 @@ class Bench:
         image = some.image.reshape(-1, *some.image.shape[2:])
         ink = jnp.asarray(image / 255.0, query.image.dtype)
         features = np.asarray(self.few_shot.encoder.apply(z, ink, x.statistics))
-        centred = features - features.mean(axis=0)
-        axes = np.linalg.svd(centred, full_matrices=False)[2][:2]
         return {
             **packed(self.few_shot.encoder, x),
             "support_image": _grey(support.image[0]),
@@ -310,7 +330,7 @@ class Bench:
             "query_image": _grey(query.image[0]),
             "query_label": np.asarray(query.label[0]),
             "query_answer": np.asarray(given[0]),
-            "embedding": centred @ axes.T,
+            "embedding": _plane(features),
             "embedding_class": np.repeat(np.arange(len(some.image)), some.image.shape[1]),
             "embedding_image": some.image[:, 0],
         }
@@ -332,6 +352,14 @@ def some_images(of: Characters, count: int, seed: int) -> Array:
     rows, drawings = of.image.shape[:2]
     image = of.image[draw.integers(0, rows, count), draw.integers(0, drawings, count)]
     return jnp.asarray(image.astype(np.float32) / 255, jnp.result_type(float))
+
+
+def _plane(features: np.ndarray) -> np.ndarray:
+    """Their two principal components, all 0 where a run diverged and they are not finite."""
+    if not np.isfinite(features).all():
+        return np.zeros((len(features), 2))
+    centred = features - features.mean(axis=0, dtype=float)
+    return centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
 
 
 def _grey(image: Array) -> np.ndarray:

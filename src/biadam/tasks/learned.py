@@ -21,11 +21,18 @@ from .few_shot import FewShot, Representation
 RIDGE = 0.01  # of the heads, as in the tasks that the encoder was trained on
 
 
+def written(encoder: AbstractEncoder) -> str:
+    """The encoder as a line of text."""
+    return " ".join(repr(encoder).split())
+
+
 def packed(encoder: AbstractEncoder, x: Representation) -> dict[str, np.ndarray]:
     """The arrays that a saved run keeps of an encoder."""
     leaves = enumerate(jax.tree.leaves(x))
-    text = " ".join(repr(encoder).split())
-    return {"encoder": np.array(text), **{f"encoder_{i}": np.asarray(a) for i, a in leaves}}
+    return {
+        "encoder": np.array(written(encoder)),
+        **{f"encoder_{i}": np.asarray(a) for i, a in leaves},
+    }
 
 
 class Learned:
