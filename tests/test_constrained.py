@@ -21,8 +21,20 @@ from biadam import Levels, Mistake, Problem, driver, metrics, schedules, solvers
 from biadam.driver import ActiveConstraintWarning
 from biadam.hypergradients import Exact
 from biadam.outputs import AbstractOutput
-from biadam.proximal import L1, AbstractProximal
-from biadam.sets import Box, HalfSpace, L1Ball, L2Ball, NonNegative, Simplex
+from biadam.proximal import L1, AbstractProximal, Separate
+from biadam.sets import (
+    Affine,
+    Box,
+    CappedSimplex,
+    Free,
+    HalfSpace,
+    L1Ball,
+    L2Ball,
+    NonNegative,
+    PerLeaf,
+    Product,
+    Simplex,
+)
 from biadam.tasks import Quadratic
 from matrix import ROWS
 
@@ -215,6 +227,47 @@ def test_a_start_outside_is_refused(home, start, answer):
     problem = Problem(BED.outer, BED.inner, inner_set=home)
     with pytest.raises(Mistake, match="`y` must start inside `inner_set`"):
         go(problem, solvers.biadam(), y=y, steps=1)
+
+
+def test_a_start_of_the_wrong_sum_is_refused_however_many_share_it():
+    """In single precision, where every entry of a thousand is off by a little only."""
+    tilted = jnp.full(1000, 3e-4, jnp.float32).at[0].add(1.0)
+    ones = {"a": jnp.ones(1000, jnp.float32)}
+    for home, start in (
+        (Simplex(), tilted),
+        (L1Ball(1.0), tilted),
+        (CappedSimplex(1.0, {"a": 1.0}), {"a": tilted}),
+        (HalfSpace(1.0, 1.0), tilted),
+        (Affine(jax.tree.map(lambda a: a[None], ones), jnp.ones(1)), {"a": tilted}),
+    ):
+        with pytest.raises(Mistake, match="`x` must start inside `outer_set`"):
+            driver._check_start("x", start, "outer_set", home)
+        inside = home.project(start, 1.0)
+        kept = driver._check_start("x", inside, "outer_set", home)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), kept, inside)
+    slack = tilted / np.sum(tilted, dtype=np.float32) * (1 + 3e-6)
+    run_from = driver._check_start("x", slack, "outer_set", Simplex())
+    assert abs(float(np.sum(run_from, dtype=float)) - 1) < 2e-7  # the round-off of one entry
+    assert abs(float(np.sum(slack, dtype=float)) - 1) > 2e-6
+
+
+@pytest.mark.parametrize(
+    "home",
+    [
+        Separate({"a": L1(0.1), "b": NonNegative()}),
+        Separate({"a": L1(0.1), "b": Separate(NonNegative())}),
+        Product({"a": Free(), "b": NonNegative()}),
+        Product({"a": Free(), "b": PerLeaf(NonNegative())}),
+    ],
+)
+def test_a_part_of_the_start_outside_its_set_is_refused(home):
+    """However large the other parts are."""
+    start = {"a": jnp.full(2, 1e9), "b": -jnp.ones(3)}
+    with pytest.raises(Mistake, match=r"`y\['b'\]` must start inside `inner_set`, but .* 1 away"):
+        driver._check_start("y", start, "inner_set", home)
+    inside = {"a": start["a"], "b": jnp.zeros(3)}
+    kept = driver._check_start("y", inside, "inner_set", home)
+    jax.tree.map(np.testing.assert_array_equal, kept, inside)
 
 
 def test_a_start_inside_or_on_the_border_is_taken():

@@ -22,6 +22,7 @@ from .data import AbstractSource
 from .outputs import AbstractOutput, Last
 from .problem import Calls, Levels, Problem, Sample
 from .progress import Progress
+from .proximal import AbstractProximal
 from .sets import AbstractSet, Free
 from .solver import AbstractSolver, Info
 
@@ -122,8 +123,8 @@ def run(
     x, y = jax.tree.map(jnp.asarray, (x, y))
     first_sample = data(key, 0, solver.batches)
     problem.check(x, y, first_sample)
-    _check_start("x", x, "outer_set", problem.outer_set)
-    _check_start("y", y, "inner_set", problem.inner_set)
+    x = _check_start("x", x, "outer_set", problem.outer_set)
+    y = _check_start("y", y, "inner_set", problem.inner_set)
     if compiled_loop is None:
         compiled_loop = jax.default_backend() != "cpu" or not problem.convolves(x, y, first_sample)
     machine = _Machine(_Parts(problem, solver, data, output, key), compiled_loop)
@@ -438,20 +439,33 @@ def _check_losses(first: dict[str, float]) -> None:
             )
 
 
-def _check_start(name: str, start: PyTree, argument: str, home: Any) -> None:
-    """Refuse a start outside its set; a proximal term is finite everywhere."""
-    if not isinstance(home, AbstractSet) or isinstance(home, Free):
-        return
-    leaves = zip(jax.tree.leaves(start), jax.tree.leaves(home.project(start, 1.0)), strict=True)
-    for z, u in leaves:
-        most = lambda a: jnp.max(jnp.abs(a), initial=0)
-        far, size = most(z - u), jnp.maximum(most(z), most(u))
-        if not far <= float(jnp.finfo(z.dtype).eps) ** 0.5 * size:
-            raise errors.Mistake(
-                f"`{name}` must start inside `{argument}`, but an entry of it is {float(far):.2g} "
-                f"away from its projection onto {type(home).__name__}; start there, from "
-                f"problem.{argument}.project({name}, 1.0)."
-            )
+def _check_start(name: str, start: PyTree, argument: str, home: AbstractProximal) -> PyTree:
+    """Refuse a start outside its set, but for round-off, which is taken away.
+
+    A term is finite everywhere. A set that couples coordinates spreads what is wrong with a sum
+    over all of them, so sums must agree as well as entries.
+    """
+    leaves = []
+    for where, part, point in home.parts(name, start):
+        inside = part.project(point, 1.0) if isinstance(part, AbstractSet) else point
+        z, u = _doubles(point), _doubles(inside)
+        eps = max((float(jnp.finfo(a.dtype).eps) for a in jax.tree.leaves(point)), default=0.0)
+        tolerance = min(eps**0.5, 1e-5) + 4 * eps
+        for size in (np.max, np.sum):
+            far, most = (size(np.abs(a), initial=0) for a in (z - u, np.maximum(abs(z), abs(u))))
+            if not far <= tolerance * most:
+                raise errors.Mistake(
+                    f"`{where}` must start inside `{argument}`, but an entry of it is "
+                    f"{np.max(np.abs(z - u)):.2g} away from its projection onto "
+                    f"{type(part).__name__}; start there, from the set's project({where}, 1.0)."
+                )
+        leaves += jax.tree.leaves(inside)
+    return jax.tree.unflatten(jax.tree.structure(start), leaves)
+
+
+def _doubles(values: PyTree) -> np.ndarray:
+    parts = [np.ravel(np.asarray(a, np.float64)) for a in jax.tree.leaves(values)]
+    return np.concatenate([np.zeros(0), *parts])
 
 
 def _blown_up(first: dict[str, float], now: dict[str, float]) -> str:

@@ -39,6 +39,18 @@ class AbstractProximal(eqx.Module):
     def check(self, name: str, point: PyTree) -> None:
         """Raise a `Mistake` that names the variable if its shape does not fit."""
 
+    def parts(self, name: str, point: PyTree) -> "list[Part]":
+        """The separate parts of the variable ``name``, in its order; this is all of it."""
+        return [Part(name, self, point)]
+
+
+class Part(NamedTuple):
+    """A part of a variable, and the term or set that it has to itself."""
+
+    name: str
+    home: AbstractProximal
+    point: PyTree
+
 
 class L1(AbstractProximal):
     r""":math:`h(u) = \sum_i \lambda_i |u_i|`, with :math:`\lambda` the ``weight``.
@@ -191,6 +203,10 @@ class Separate(AbstractProximal):
         """Refuse a structure that is not the upper part of the variable's."""
         check_parts("Separate.terms", self.terms, name, point)
 
+    def parts(self, name: str, point: PyTree) -> list[Part]:
+        """Those of every term."""
+        return parts_of(self.terms, name, point)
+
 
 def _shrink(p: Array, m: Array, weight: Array) -> Array:
     return jnp.sign(p) * jnp.maximum(jnp.abs(p) - weight / m, 0)
@@ -272,11 +288,23 @@ def check_parts(what: str, parts: PyTree, name: str, point: PyTree) -> None:
             f"`{what}` must have the upper part of the structure of {name}, "
             f"{structure_of(point)}, but it has {structure}."
         ) from error
-    paths = jax.tree_util.tree_leaves_with_path(
+    for (where, part), subtree in zip(_named(parts, name), subtrees, strict=True):
+        part.check(where, subtree)
+
+
+def parts_of(parts: PyTree, name: str, point: PyTree) -> list[Part]:
+    """The parts of every term or set in a pytree of them."""
+    structure = structure_of(parts, is_leaf=lambda node: isinstance(node, AbstractProximal))
+    subtrees = structure.flatten_up_to(point)
+    named = zip(_named(parts, name), subtrees, strict=True)
+    return [part for (where, home), subtree in named for part in home.parts(where, subtree)]
+
+
+def _named(parts: PyTree, name: str) -> list[tuple[str, AbstractProximal]]:
+    leaves = jax.tree_util.tree_leaves_with_path(
         parts, is_leaf=lambda node: isinstance(node, AbstractProximal)
     )
-    for (path, part), subtree in zip(paths, subtrees, strict=True):
-        part.check(f"{name}{jax.tree_util.keystr(path)}", subtree)
+    return [(f"{name}{jax.tree_util.keystr(path)}", part) for path, part in leaves]
 
 
 def structure_of(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -> Any:

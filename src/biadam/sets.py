@@ -37,12 +37,14 @@ from .errors import Mistake
 from .proximal import (
     PASSES,
     AbstractProximal,
+    Part,
     Space,
     check_parts,
     fits,
     floating,
     is_number,
     only,
+    parts_of,
     root,
     sample,
     secular,
@@ -530,6 +532,10 @@ class PerLeaf(AbstractSet):
         for path, leaf in jax.tree_util.tree_leaves_with_path(point):
             self.each.check(f"{name}{jax.tree_util.keystr(path)}", leaf)
 
+    def parts(self, name: str, point: PyTree) -> list[Part]:
+        """Those of every leaf."""
+        return parts_of(jax.tree.map(lambda _: self.each, point), name, point)
+
 
 class Product(AbstractSet):
     """A set for every part of the variable.
@@ -557,6 +563,10 @@ class Product(AbstractSet):
     def check(self, name: str, point: PyTree) -> None:
         """Check every part, and that the parts are those of the variable."""
         check_parts("Product.sets", self.sets, name, point)
+
+    def parts(self, name: str, point: PyTree) -> list[Part]:
+        """Those of every set."""
+        return parts_of(self.sets, name, point)
 
 
 def _own(rows: Array, ends: Array, roots: Array) -> tuple[Array, Array]:
