@@ -1,5 +1,6 @@
 """Every sloppiness is an error here: double precision, strict types, no implicit broadcasting."""
 
+import gc
 from collections.abc import Iterator
 
 import equinox as eqx
@@ -21,3 +22,5 @@ def fresh_programs() -> Iterator[None]:
     """
     yield
     eqx.clear_caches()
+    jax.clear_caches()
+    gc.collect()
