@@ -492,7 +492,7 @@ def test_slip_stands_still_and_then_takes_steps_of_its_length():
         state = new
 
 
-@pytest.mark.parametrize("factory", [saba, svrb, vrbo])
+@pytest.mark.parametrize("factory", [svrb, vrbo])
 def test_methods_without_sets_say_so(factory):
     solver = factory()
     home = biadam.Problem(BED.outer, BED.inner, outer_set=biadam.sets.Box(-1.0, 1.0))

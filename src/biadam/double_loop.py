@@ -131,10 +131,8 @@ class DoubleLoop(AbstractSolver):
         """Look at an inner step that could come next."""
         x, y, _ = state.point
         q = problem.inner_gradient(x, y, sample.batch(0))
-        memory = self.inner_metric.update(state.memory[1], q, q, q)
-        matrix = self.inner_metric.matrix(memory, y)
         step = schedules.at(self.step_size[1], state.step)
-        return held_back(Move(y, q, matrix, step, problem.inner_set))
+        return held_back(inner_move(problem, y, q, self.inner_metric, state.memory[1], step)[0])
 
     def _descend(self, view: View, state: DoubleState) -> tuple[DoubleState, Seen]:
         """The inner loop."""
@@ -146,9 +144,8 @@ class DoubleLoop(AbstractSolver):
         def descend(j: Array, carry: tuple[PyTree, PyTree, PyTree]) -> tuple[PyTree, ...]:
             y, memory, _ = carry
             q = problem.inner_gradient(x, y, sample.batch(j))
-            memory = self.inner_metric.update(memory, q, q, q)
-            matrix = self.inner_metric.matrix(memory, y)
-            return proximal_step(y, q, matrix, inner_step, problem.inner_set), memory, q
+            move, memory = inner_move(problem, y, q, self.inner_metric, memory, inner_step)
+            return proximal_step(*move), memory, q
 
         start = (y, inner_memory, jax.tree.map(jnp.zeros_like, y))
         y, inner_memory, q = lax.fori_loop(0, self.inner_steps, descend, start)
@@ -183,6 +180,19 @@ class DoubleLoop(AbstractSolver):
         state = state._replace(point=point, direction=w, memory=memory)
         residual = jnp.asarray(solved.residual, jnp.float32)
         return state, Seen(w, residual, _counted(Calls(1, 0, solved.products, 1)))
+
+
+def inner_move(
+    problem: Problem,
+    y: PyTree,
+    q: PyTree,
+    metric: AbstractMetric,
+    memory: PyTree,
+    step_size: Array,
+) -> tuple[Move, PyTree]:
+    """The step of y along q in a matrix that has seen q, and what the metric then remembers."""
+    memory = metric.update(memory, q, q, q)
+    return Move(y, q, metric.matrix(memory, y), step_size, problem.inner_set), memory
 
 
 class Amortized(AbstractImplicit):

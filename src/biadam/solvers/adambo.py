@@ -39,7 +39,7 @@ from jaxtyping import Array
 from .. import errors
 from ..double_loop import DoubleLoop
 from ..hypergradients import AbstractImplicit, NeumannSum
-from ..metrics import AbstractMetric, Adam
+from ..metrics import AbstractMetric, Adam, Identity
 from ..schedules import Number
 from .about import About, method
 
@@ -70,6 +70,7 @@ def adambo(
     hypergradient: AbstractImplicit = NeumannSum(terms=10, step_size=0.5),
     rate: Number = Unbiased(0.9),
     outer_metric: AbstractMetric = Adam(decay=0.999, floor=1e-8, corrected=True),
+    inner_metric: AbstractMetric = Identity(),
     decay: float = 0.0,
     warm_up: int = 0,
 ) -> DoubleLoop:
@@ -81,6 +82,7 @@ def adambo(
         hypergradient: h.
         rate: :math:`r_t`, the weight of :math:`h_t`; `Unbiased` has Adam's :math:`\beta_1`.
         outer_metric: the second moment; its decay is :math:`\beta_2`, its floor :math:`\rho`.
+        inner_metric: the geometry of y.
         decay: c, of the weights.
         warm_up: :math:`T_0`, in iterations of ``inner_steps`` each.
     """
@@ -90,6 +92,7 @@ def adambo(
         inner_steps,
         rate,
         outer_metric,
+        inner_metric,
         decay=decay,
         warm_up=warm_up,
         name="adambo",

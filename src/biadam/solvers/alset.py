@@ -17,11 +17,13 @@ Departures:
       the series, a permanent bias of :math:`-\vartheta I` in the inverse of the Hessian.
     * By default the steps are :math:`c / \sqrt{10 + k}`, of the theory's order at the horizon
       without knowing it.
-    * The theory has no sets. The step of x is a proximal one, which is the paper's without.
+    * The theory has no sets and no metrics. The steps are proximal ones in the norms of the
+      metrics' matrices, which are the paper's without.
 """
 
 from ..double_loop import DoubleLoop
 from ..hypergradients import AbstractImplicit, NeumannRandom
+from ..metrics import AbstractMetric, Identity
 from ..schedules import Number, PowerDecay
 from .about import About, method
 
@@ -31,7 +33,7 @@ ABOUT = About(
     "2106.13781",
     "single",
     "O(eps^-4)",
-    (True, False),
+    (True, True),
 )
 
 
@@ -44,6 +46,8 @@ def alset(
     *,
     inner_steps: int = 1,
     hypergradient: AbstractImplicit = NeumannRandom(length=10, step_size=0.5),
+    outer_metric: AbstractMetric = Identity(),
+    inner_metric: AbstractMetric = Identity(),
 ) -> DoubleLoop:
     r"""Build ALSET.
 
@@ -51,5 +55,15 @@ def alset(
         step_size: :math:`(\alpha_k, \beta_k)`, numbers or schedules.
         inner_steps: T.
         hypergradient: h; its length N and step :math:`1 / L_g` are the estimator's.
+        outer_metric: the geometry of x.
+        inner_metric: the geometry of y.
     """
-    return DoubleLoop(step_size, hypergradient, inner_steps, name="alset", sets=ABOUT.sets)
+    return DoubleLoop(
+        step_size,
+        hypergradient,
+        inner_steps,
+        outer_metric=outer_metric,
+        inner_metric=inner_metric,
+        name="alset",
+        sets=ABOUT.sets,
+    )

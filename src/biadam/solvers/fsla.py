@@ -17,7 +17,8 @@ Departures:
     * One outer minibatch xi serves f_y and f_x, which are then evaluated together. It biases
       nothing: s enters h only by J, on a minibatch of its own, and f_x does not see s.
     * w starts with the fresh hypergradient at the start, and s with zero.
-    * The theory has no sets. The step of x is a proximal one, which is the paper's without.
+    * The theory has no sets and no metrics. The steps of x and y are proximal ones in the norms of
+      the metrics' matrices, which are the paper's without; that of s is plain.
 """
 
 import jax
@@ -30,11 +31,11 @@ from ..alternating import AbstractAlternating, Inner
 from ..estimators import AbstractEstimator, MovingAverage, Storm
 from ..hypergradients import Field
 from ..metrics import AbstractMetric, Identity
-from ..problem import Calls, Levels, Problem, Sample
+from ..problem import Calls, Levels, Problem, Sample, View
 from ..schedules import Number, PowerDecay
 from .about import About, method
 
-ABOUT = About("Li, Gu, Huang, FSLA", 2021, "2112.04660", "single", "O(eps^-4)", (True, False))
+ABOUT = About("Li, Gu, Huang, FSLA", 2021, "2112.04660", "single", "O(eps^-4)", (True, True))
 
 
 class Fsla(AbstractAlternating):
@@ -45,6 +46,7 @@ class Fsla(AbstractAlternating):
     rate: Number
     estimator: AbstractEstimator
     outer_metric: AbstractMetric
+    inner_metric: AbstractMetric
     batches = 3
 
     def __check_init__(self) -> None:
@@ -54,15 +56,12 @@ class Fsla(AbstractAlternating):
         """``(x, y, 0)``."""
         return Levels(x, y, jax.tree.map(jnp.zeros_like, y))
 
-    def move(
-        self, problem: Problem, point: Levels, sample: Sample, step: Array, step_size: Array
+    def follow(
+        self, problem: Problem, view: View, point: Levels, sample: Sample, step: Array
     ) -> Inner:
-        """One step of y, then one of s."""
+        """One step of s."""
         x, y, s = point
-        view = problem.view(x, sample)
         seen, batches = view.problem, view.sample
-        q = seen.inner_gradient(view.x, y, batches.batch(0))
-        y = tree.add_scale(y, -step_size, q)
         f_x, f_y = seen.outer_gradients(view.x, y, batches.outer)
         product = seen.hessian_product(view.x, y, batches.batch(1), s)
         gap = tree.add_scale(product, -1.0, f_y)
@@ -80,7 +79,7 @@ class Fsla(AbstractAlternating):
             calls = Calls(0 if known else 1, 0, 0, 1)
             return Field(Levels(w, None), at.pull(partial), residual, calls)
 
-        return Inner(here, field, q, Calls(1, 1, 1, 0), residual)
+        return Inner(here, field, Calls(1, 0, 1, 0), residual)
 
 
 @method(ABOUT)
@@ -94,6 +93,7 @@ def fsla(
     rate: Number = PowerDecay(scale=5.0, offset=100.0, power=1 / 2),
     estimator: AbstractEstimator = Storm(),
     outer_metric: AbstractMetric = Identity(),
+    inner_metric: AbstractMetric = Identity(),
 ) -> Fsla:
     r"""Build FSLA.
 
@@ -103,6 +103,7 @@ def fsla(
         rate: :math:`\eta_k`, the weight of the fresh hypergradient.
         estimator: how w follows the hypergradient.
         outer_metric: the geometry of x.
+        inner_metric: the geometry of y.
     """
     return Fsla(
         step_size=step_size,
@@ -110,6 +111,7 @@ def fsla(
         rate=rate,
         estimator=estimator,
         outer_metric=outer_metric,
+        inner_metric=inner_metric,
     )
 
 
@@ -122,6 +124,7 @@ def fsla_plain(
     *,
     system_step: Number = PowerDecay(scale=5.0, offset=100.0, power=1 / 2),
     outer_metric: AbstractMetric = Identity(),
+    inner_metric: AbstractMetric = Identity(),
 ) -> Fsla:
     """FSLA without outer momentum: x follows h itself, and no old point is looked at."""
     return Fsla(
@@ -130,4 +133,5 @@ def fsla_plain(
         rate=1.0,
         estimator=MovingAverage(),
         outer_metric=outer_metric,
+        inner_metric=inner_metric,
     )

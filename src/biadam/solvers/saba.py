@@ -25,6 +25,10 @@ Departures:
     * The tables start with all blocks' values at the start, which costs one pass over the data;
       those of H s and J s are zero there, as s is.
     * The kept values of H s and J s belong to the s of their time, as in the paper.
+    * The theory has no sets and no metrics. The step of x is a proximal one, and x and y take the
+      norms of their metrics' matrices, which see the estimates; without they are the paper's.
+    * Estimator and hypergradient are fixed: SAGA needs the single terms of both losses, which only
+      a tracked system is linear in.
 """
 
 from typing import NamedTuple
@@ -36,10 +40,12 @@ from jaxtyping import Array, Int, PyTree
 
 from .. import errors, schedules, tree
 from ..data.blocks import cut
+from ..double_loop import inner_move
 from ..estimators import Table, everything, examples
+from ..metrics import AbstractMetric, Identity
 from ..problem import Calls, Levels, Problem, Sample
 from ..schedules import Number
-from ..solver import AbstractSolver, Info, info_of, refuse_sets
+from ..solver import AbstractSolver, Info, info_of, proximal_step, refuse_sets
 from .about import About, method
 
 
@@ -50,22 +56,27 @@ class SabaState(NamedTuple):
     point: Levels  # x_t, y_t, s_t
     outer: Table  # of (f_x, f_y)
     inner: Table  # of (g_y, H s, J s)
+    memory: tuple[PyTree, PyTree]  # what the metrics remember, outer and inner
 
 
 class Saba(AbstractSolver):
     """The method, on one block of either loss."""
 
     step_size: tuple[Number, Number]
+    outer_metric: AbstractMetric
+    inner_metric: AbstractMetric
     batches = 1
 
     def __check_init__(self) -> None:
         schedules.check_pair("step_size", self.step_size)
+        errors.part("outer_metric", self.outer_metric, AbstractMetric, "metrics")
+        errors.part("inner_metric", self.inner_metric, AbstractMetric, "metrics")
 
     def init(
         self, problem: Problem, x: PyTree, y: PyTree, sample: Sample
     ) -> tuple[SabaState, Info]:
         """Fill the tables."""
-        refuse_sets(problem, "saba")
+        refuse_sets(problem, "saba", outer=False)
         whole, count = everything("saba", sample)
         outer_blocks = cut(whole.outer, examples(sample.outer))
         inner_blocks = cut(whole.batch(0), examples(sample.batch(0)))
@@ -75,7 +86,8 @@ class Saba(AbstractSolver):
         none = lambda z: jax.tree.map(lambda a: jnp.zeros((n, *a.shape), a.dtype), z)
         tables = Table.of(outer), Table.of((q, none(y), none(x)))
         zero = jax.tree.map(jnp.zeros_like, (x, y))
-        state = SabaState(jnp.ones((), jnp.int32), Levels(x, y, zero[1]), *tables)
+        memory = (self.outer_metric.init(x), self.inner_metric.init(y))
+        state = SabaState(jnp.ones((), jnp.int32), Levels(x, y, zero[1]), *tables, memory)
         calls = Calls(count.outer_gradient, count.inner_gradient)
         return state, info_of(calls, jnp.ones(()), *zero)
 
@@ -90,11 +102,12 @@ class Saba(AbstractSolver):
         )
         w = tree.add_scale(f_x, -1.0, cross)
         gap = tree.add_scale(hessian, -1.0, f_y)
-        steps = Levels(outer_step, inner_step, inner_step)
-        point = tree.each(
-            lambda z, d, rate: tree.add_scale(z, -rate, d), state.point, Levels(w, q, gap), steps
-        )
-        state = SabaState(state.step + 1, point, outer, inner)
+        above = self.outer_metric.update(state.memory[0], w, w, f_x)
+        matrix = self.outer_metric.matrix(above, x)
+        x = proximal_step(x, w, matrix, outer_step, problem.outer_set)
+        move, below = inner_move(problem, y, q, self.inner_metric, state.memory[1], inner_step)
+        point = Levels(x, proximal_step(*move), tree.add_scale(s, -inner_step, gap))
+        state = SabaState(state.step + 1, point, outer, inner, (above, below))
         return state, info_of(Calls(1, 1, 1, 1), jnp.ones(()), w, q)
 
 
@@ -113,13 +126,20 @@ def _blocks(state: SabaState, sample: Sample) -> tuple[Array, Array]:
 @method(
     About(
         "Dagréou, Ablin, Vaiter, Moreau, SABA", 2022, "2201.13409", "single",
-        "O((n+m) eps^-2)", (False, False),
+        "O((n+m) eps^-2)", (True, False),
     )
 )  # fmt: skip
-def saba(step_size: tuple[Number, Number] = (0.01, 0.5)) -> Saba:
+def saba(
+    step_size: tuple[Number, Number] = (0.01, 0.5),
+    *,
+    outer_metric: AbstractMetric = Identity(),
+    inner_metric: AbstractMetric = Identity(),
+) -> Saba:
     r"""Build SABA; it asks for samples that are blocks, of `biadam.data.Blocks`.
 
     Args:
         step_size: :math:`(\gamma, \rho)`, of which rho serves y and s.
+        outer_metric: the geometry of x.
+        inner_metric: the geometry of y.
     """
-    return Saba(step_size)
+    return Saba(step_size, outer_metric, inner_metric)

@@ -23,6 +23,8 @@ Departures:
       hypergradient for good; where they are far on the safe side, noise is not cut. Give mu what
       the inner loss has by construction, 2 C for a penalty :math:`C \|y\|^2` as in hyper-cleaning,
       and C a bound of the mixed derivatives, or a large number for none.
+    * The slots are fixed: the correction of y takes the tracked matrices themselves, whatever they
+      are tracked by, and moves y outside of any metric of its own.
     * It refuses matrices of more numbers than ``most``.
 """
 

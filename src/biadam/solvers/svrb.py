@@ -25,6 +25,9 @@ Departures:
       hypergradient for good; where they are far on the safe side, noise is not cut. Give mu what
       the inner loss has by construction, 2 C for a penalty :math:`C \|y\|^2` as in hyper-cleaning,
       and L the largest curvature, or a large number for none.
+    * The slots are fixed: STORM stands on the parts of the hypergradient and not on itself, so that
+      there is no estimate of it to exchange. There is no metric and no set either; as a geometry
+      for variance-reduced descent take `mrbo`, whose cost does not grow with :math:`p^3`.
     * It refuses matrices of more numbers than ``most``.
 """
 

@@ -31,6 +31,9 @@ Departures:
       order of the way to go, and slow where it is far below. On the test bed of condition 10, where
       x travels 9 and s up to 220, 10,000 steps leave a relative error of 0.8 with (1, 1) and of
       less than 1e-10 with (10, 3).
+    * The slots are fixed: the accumulators are the metrics, and that of x is multiplied by the
+      larger of those of y and s, which no metric of a single level sees. An average of directions
+      would not be what the sums of squares have seen.
     * D-TFBO's loops end after a number of steps in any case. Each of their steps, and J, has an
       inner minibatch of its own (first those of y, then those of s, then that of J); on minibatches
       too small for the tolerance the loops run to their end.

@@ -12,10 +12,12 @@ Optimization: Complexity Analysis and Application to Actor-Critic, 2020, arXiv:2
 
 Departures:
     * The length of the series is fixed, where the theory lets it grow with log k.
+    * The theory has no metrics: by default they are the identity.
 """
 
 from ..double_loop import DoubleLoop
 from ..hypergradients import AbstractImplicit, NeumannRandom
+from ..metrics import AbstractMetric, Identity
 from ..schedules import Number, PowerDecay
 from .about import About, method
 
@@ -30,11 +32,17 @@ def ttsa(
     ),
     *,
     hypergradient: AbstractImplicit = NeumannRandom(length=10, step_size=0.5),
+    outer_metric: AbstractMetric = Identity(),
+    inner_metric: AbstractMetric = Identity(),
 ) -> DoubleLoop:
     r"""Build TTSA.
 
     Args:
         step_size: :math:`(\alpha_k, \beta_k)`, numbers or schedules.
         hypergradient: h; its length and step :math:`c_h / L_g` are the estimator's.
+        outer_metric: the geometry of x.
+        inner_metric: the geometry of y.
     """
-    return DoubleLoop(step_size, hypergradient)
+    return DoubleLoop(
+        step_size, hypergradient, outer_metric=outer_metric, inner_metric=inner_metric, name="ttsa"
+    )
