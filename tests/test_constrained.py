@@ -245,7 +245,7 @@ def test_a_start_of_the_wrong_sum_is_refused_however_many_share_it():
         inside = home.project(start, 1.0)
         kept = driver._check_start("x", inside, "outer_set", home)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), kept, inside)
-    slack = tilted / np.sum(tilted, dtype=np.float32) * (1 + 3e-6)
+    slack = Simplex(1 + 6e-6).project(tilted, 1.0)
     run_from = driver._check_start("x", slack, "outer_set", Simplex())
     assert abs(float(np.sum(run_from, dtype=float)) - 1) < 2e-7  # the round-off of one entry
     assert abs(float(np.sum(slack, dtype=float)) - 1) > 2e-6

@@ -25,11 +25,16 @@ def add_scale(tree: PyTree, rate: Any, other: PyTree) -> PyTree:
 
 
 def mix(rate: Any, new: PyTree, old: PyTree) -> PyTree:
-    """``rate * new + (1 - rate) * old``; exactly ``new`` at rate 1."""
+    """``rate * new + (1 - rate) * old``; exactly ``new`` at rate 1.
+
+    From the nearer of the two, a part of the way to the other: the two weights of a sum would not
+    add up to 1 after rounding, and a point that is mixed again and again would leave its set.
+    """
 
     def one(new: Array, old: Array) -> Array:
         r = jnp.asarray(rate, new.dtype)
-        return r * new + (1 - r) * old
+        near = r < 0.5
+        return jnp.where(near, old, new) + jnp.where(near, r, r - 1) * (new - old)
 
     return jax.tree.map(one, new, old)
 
