@@ -20,7 +20,7 @@ from jaxtyping import Array, Key, PRNGKeyArray, PyTree
 from . import errors, tree
 from .data import AbstractSource
 from .outputs import AbstractOutput, Last
-from .problem import Calls, Levels, Problem, Sample
+from .problem import Calls, Levels, Problem, Sample, arrays, check_problem
 from .progress import Progress
 from .proximal import AbstractProximal
 from .sets import AbstractSet, Free
@@ -120,7 +120,7 @@ def run(
     wanted = {} if metrics is None else metrics
     _check(problem, solver, data, steps, seconds, every, wanted, output)
     key = _one_key(key)
-    x, y = jax.tree.map(jnp.asarray, (x, y))
+    x, y = arrays("x", x), arrays("y", y)
     first_sample = data(key, 0, solver.batches)
     problem.check(x, y, first_sample)
     x = _check_start("x", x, "outer_set", problem.outer_set)
@@ -176,7 +176,7 @@ def run(
         warnings.warn(message, DivergedWarning, stacklevel=2)
     for remark in solver.remarks(problem, at.state) if done else []:
         warnings.warn(remark, IdleWarning, stacklevel=2)
-    if done and not isinstance(problem.inner_set, Free) and bool(_clips(machine.parts, at.state)):
+    if not isinstance(problem.inner_set, Free) and machine.clips(at, min(done // 10, LOOKS)):
         warnings.warn(
             f"at the end of the run `inner_set` ({type(problem.inner_set).__name__}) still holds y "
             f"back; the hypergradient assumes that its border is not reached at y*(x), and is not "
@@ -256,6 +256,19 @@ class _Machine:
                 break
         return at
 
+    def clips(self, at: _At, count: int) -> bool:
+        """Whether ``inner_set`` holds y back in the mean of so many further states.
+
+        In a mean the noise of directions cancels, since y stays where it is but for noise, and
+        what the set takes away does not. No states, as after a short run, tell nothing.
+        """
+        mean = None
+        for i in range(count):
+            at = self.advance(at, 1)
+            numbers, rest = eqx.partition(at.state, eqx.is_inexact_array)
+            mean = numbers if mean is None else _mean(1 / (i + 1), numbers, mean)
+        return count > 0 and bool(_clips(self.parts, eqx.combine(mean, rest)))
+
 
 @eqx.filter_jit
 def _start(parts: _Parts, x: PyTree, y: PyTree) -> _At:
@@ -271,6 +284,9 @@ def _losses(parts: _Parts, point: Levels) -> dict[str, Array]:
         "outer": problem.outer_loss(point.x, point.y, sample.outer),
         "inner": problem.inner_loss(point.x, point.y, sample.batch(0)),
     }
+
+
+_mean = eqx.filter_jit(lambda rate, new, old: tree.mix(rate, new, old))
 
 
 @eqx.filter_jit
@@ -341,6 +357,7 @@ class _Pace:
 
 
 EVALUATIONS = 50  # over a run, unless the user says how often
+LOOKS = 100  # further states that tell whether the inner set holds y back, at most a tenth of a run
 REFRESH = 0.2  # seconds between two looks at the clock
 
 
@@ -389,11 +406,7 @@ def _check(
     metrics: Mapping[str, Metric],
     output: AbstractOutput,
 ) -> None:
-    if not isinstance(problem, Problem):
-        raise errors.Mistake(
-            f"`problem` must be a biadam.Problem(outer=..., inner=...), but it is a "
-            f"{type(problem).__name__}."
-        )
+    check_problem(problem)
     if not isinstance(solver, AbstractSolver):
         raise errors.Mistake(
             f"`solver` must be what a function of biadam.solvers returns, but it is {solver!r}."
