@@ -18,6 +18,7 @@ from biadam.hypergradients import (
     NeumannSum,
     Unrolled,
 )
+from biadam.hypergradients.conjugate_gradient import conjugate_gradient, refined
 from biadam.tasks import Quadratic
 
 BED = Quadratic((3, 4), condition=5.0, noise=0.3, examples=6, seed=4)
@@ -92,6 +93,87 @@ def test_public_hypergradient_refuses_what_is_not_convex():
 def test_public_hypergradient_says_when_it_is_not_reached():
     with pytest.raises(Mistake, match="not to the tolerance"):
         biadam.hypergradient(BED.problem, POINT.x, POINT.y, BED.outer_data, BED.inner_data, steps=1)
+
+
+def ill_conditioned(condition, size):
+    """An inner loss of curvatures down to 1 over its condition, and an outer one that sees all."""
+    h = jnp.geomspace(1 / condition, 1.0, size, dtype=jnp.float32)
+    basis = jnp.asarray(np.linalg.qr(np.random.default_rng(0).normal(size=(size, size)))[0], "f4")
+    turned = lambda y: basis @ (h * (basis.T @ y))
+    inner = lambda x, y, b: 0.5 * jnp.vdot(y, turned(y)) - jnp.vdot(x, y)
+    outer = lambda x, y, b: jnp.sum(y)
+    return Problem(outer, inner), np.asarray(basis, float), np.asarray(h, float)
+
+
+def test_public_hypergradient_restarts_from_the_true_residual():
+    """In single precision the recursion says that it has arrived long before it has."""
+    problem, basis, h = ill_conditioned(1e6, 100)
+    zero, one = jnp.zeros(100, jnp.float32), jnp.ones(1)
+
+    def true(s):
+        missing = basis @ (h * (basis.T @ np.asarray(s, float))) - 1
+        return np.linalg.norm(missing) / 10
+
+    got = biadam.hypergradient(problem, zero, zero, one, one, tolerance=1e-2)
+    assert got.dtype == jnp.float32
+    # J = -I and f_x = 0, so this is s; |H s| itself is known to some 1e-3 in this precision.
+    assert true(got) <= 1.3e-2
+    operator = lambda u: problem.hessian_product(zero, zero, one, u)
+    once = conjugate_gradient(operator, jnp.ones_like(zero), steps=10_000, tolerance=1e-2)
+    assert float(once.residual) <= 1e-2
+    assert true(once.s) > 1.8e-2
+
+
+def test_refined_counts_the_products_of_its_checks():
+    h = jnp.asarray([1.0, 2.0, 4.0])
+    found = refined(lambda u: h * u, jnp.ones(3), steps=100, tolerance=1e-10)
+    assert int(found.products) == 3 + 1
+    np.testing.assert_allclose(found.s, 1 / h)
+    few = refined(lambda u: h * u, jnp.ones(3), steps=1, tolerance=1e-10)
+    assert int(few.products) == 1 + 1
+    true = np.linalg.norm(h * few.s - 1) / np.sqrt(3)
+    np.testing.assert_allclose(few.residual, true)
+    nothing = refined(lambda u: h * u, jnp.zeros(3), steps=100, tolerance=1e-10)
+    assert (int(nothing.products), float(nothing.residual)) == (0, 0.0)
+
+
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
+def test_conjugate_gradient_hides_nothing_that_is_not_finite(bad):
+    b = jnp.ones(3).at[1].set(bad)
+    of_b = conjugate_gradient(lambda u: 2 * u, b, steps=5, tolerance=1e-3)
+    of_a = conjugate_gradient(lambda u: bad * u, jnp.ones(3), steps=5, tolerance=1e-3)
+    for found in (of_b, of_a):
+        assert not np.isfinite(found.residual)
+    assert not np.isfinite(of_b.s).all()
+    if np.isnan(bad):
+        assert np.isnan(of_a.s).all()
+
+
+@pytest.mark.parametrize("estimator", [ConjugateGradient(5), LinearSystem(0.5)])
+def test_residual_of_a_system_that_is_nan_is_nan(estimator):
+    spoilt = Problem(lambda x, y, b: jnp.nan * jnp.sum(y), BED.inner)
+    point = estimator.lift(POINT.x, POINT.y)
+    field = eqx.filter_jit(estimator)(spoilt, point, whole(estimator.batches))
+    assert np.isnan(field.residual)
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "what"),
+    [
+        (lambda x, y, b: jnp.sqrt(jnp.sum(x) * 0) + jnp.sum(y), None, "outer loss in x"),
+        (lambda x, y, b: jnp.sqrt(jnp.sum(y) * 0) + jnp.sum(x), None, "outer loss in y"),
+        (None, lambda x, y, b: BED.inner(x, y, b) + jnp.nan * jnp.sum(y**2), "Hessian"),
+        (
+            None,
+            lambda x, y, b: BED.inner(x, y, b) + jnp.sum(y) * jnp.sqrt(jnp.sum(x) * 0),
+            "the hypergradient",
+        ),
+    ],
+)
+def test_public_hypergradient_refuses_what_is_not_finite(outer, inner, what):
+    problem = Problem(outer or BED.outer, inner or BED.inner)
+    with pytest.raises(Mistake, match=f"{what}.* not finite"):
+        biadam.hypergradient(problem, POINT.x, POINT.y, BED.outer_data, BED.inner_data)
 
 
 @pytest.mark.parametrize("terms", [0, 1, 5])

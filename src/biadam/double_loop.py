@@ -235,8 +235,7 @@ class Amortized(AbstractImplicit):
             return tree.add_scale(s, -self.step_size, gap), optax.tree.norm(gap)
 
         s, gap = lax.fori_loop(0, self.steps, descend, (s, jnp.zeros_like(size)))
-        residual = jnp.where(size > 0, gap / jnp.where(size > 0, size, 1), 0)
-        return Solved(s, self.steps, residual)
+        return Solved(s, self.steps, tree.ratio(gap, size))
 
 
 Carry = TypeVar("Carry")

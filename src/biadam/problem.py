@@ -215,7 +215,7 @@ class Problem(eqx.Module):
             except Exception as error:
                 raise Mistake(
                     f"`Problem.{name}(x, y, batch)` can't be evaluated at the given x, y and a "
-                    f"minibatch of the data: {_first_line(error)}"
+                    f"minibatch of the data: {first_line(error)}"
                 ) from error
             if not isinstance(value, jax.ShapeDtypeStruct):
                 raise Mistake(
@@ -244,7 +244,7 @@ class Problem(eqx.Module):
         except Exception as error:
             raise Mistake(
                 f"`Problem.stage(x, batch)` can't be evaluated at the given x and a minibatch of "
-                f"the data: {_first_line(error)}"
+                f"the data: {first_line(error)}"
             ) from error
         for leaf in jax.tree.leaves(staged):
             if not jnp.issubdtype(leaf.dtype, jnp.floating):
@@ -275,6 +275,26 @@ class View(NamedTuple):
     pull: Callable[[PyTree], PyTree]  # a gradient in that to one in the problem's own x
 
 
+def check_problem(problem: Any) -> None:
+    """Refuse what is not a problem."""
+    if not isinstance(problem, Problem):
+        raise Mistake(
+            f"`problem` must be a biadam.Problem(outer=..., inner=...), but it is a "
+            f"{type(problem).__name__}."
+        )
+
+
+def arrays(name: str, values: PyTree) -> PyTree:
+    """The same with its leaves as arrays of JAX, or a `Mistake`."""
+    try:
+        return jax.tree.map(jnp.asarray, values)
+    except (TypeError, ValueError) as error:
+        raise Mistake(
+            f"`{name}` must hold arrays of numbers, but one of its leaves can't be made one: "
+            f"{first_line(error)}"
+        ) from error
+
+
 def _convolves(program: Any) -> bool:
     """Whether a program has a convolution in it, at any depth."""
     return "conv_general_dilated" in str(program)
@@ -295,5 +315,6 @@ def _check_variable(name: str, point: PyTree) -> None:
             raise Mistake(f"`{name}` must start finite, but it holds a NaN or an infinity.")
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an exception says, for a sentence of ours."""
     return ": ".join((type(error).__name__, *str(error).strip().splitlines()[:1]))

@@ -39,6 +39,11 @@ def mix(rate: Any, new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(one, new, old)
 
 
+def ratio(a: Array, b: Array) -> Array:
+    """``a / b`` of norms: 0 where b is 0, and never a number where one of them is a NaN."""
+    return a / jnp.where(b == 0, jnp.inf, b)
+
+
 def with_arrays(tree: PyTree) -> PyTree:
     """The same with arrays for Python's floats, so that a compiler sees types and not values."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, float) else leaf, tree)

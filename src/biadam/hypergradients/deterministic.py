@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from .. import errors, tree
-from ..problem import Problem, Sample
-from .conjugate_gradient import Solution, conjugate_gradient
+from ..problem import Problem, Sample, arrays, check_problem
+from .conjugate_gradient import Solution, refined
 
 
 def hypergradient(
@@ -31,21 +31,32 @@ def hypergradient(
         y: the inner variable.
         outer_batch: the data of the outer loss, all of it for the exact value.
         inner_batch: the data of the inner loss.
-        tolerance: relative residual of the linear system; by default the square root of the
-            precision of y, 1e-8 for float64 and 3e-4 for float32.
+        tolerance: relative residual of the linear system, computed afresh at the end; by default
+            the square root of the precision of y, 1e-8 for float64 and 3e-4 for float32.
         steps: Hessian products after which to give up.
 
     Raises:
-        Mistake: if g is not strongly convex in y here, or the tolerance is not reached.
+        Mistake: if g is not strongly convex in y here, the tolerance is not reached, or what it
+            takes is not finite.
     """
+    check_problem(problem)
     errors.count("steps", steps)
-    x, y = jax.tree.map(jnp.asarray, (x, y))
-    stacked = jax.tree.map(lambda a: jnp.asarray(a)[None], inner_batch)
+    x, y = arrays("x", x), arrays("y", y)
+    inner_batch = arrays("inner_batch", inner_batch)
+    stacked = jax.tree.map(lambda a: a[None], inner_batch)
     problem.check(x, y, Sample(outer_batch, stacked, jax.random.key(0)))
     if tolerance is None:
         tolerance = float(jnp.finfo(jnp.result_type(*jax.tree.leaves(y))).eps) ** 0.5
     errors.number("tolerance", tolerance, above=0)
-    w, found = _solve(problem, x, y, outer_batch, inner_batch, jnp.asarray(tolerance), steps)
+    w, found, finite = _solve(
+        problem, x, y, outer_batch, inner_batch, jnp.asarray(tolerance), jnp.asarray(steps)
+    )
+    for what, sound in zip(MUST_BE_FINITE, finite, strict=True):
+        if not bool(sound):
+            raise errors.Mistake(
+                f"{what} is not finite at this point, so there is no hypergradient; look for a "
+                f"NaN in the data, or a root, a logarithm or a quotient at zero in the losses."
+            )
     if not bool(found.definite):
         raise errors.Mistake(
             "the inner loss is not strongly convex in y at this point (a direction of curvature "
@@ -61,6 +72,14 @@ def hypergradient(
     return w
 
 
+MUST_BE_FINITE = (
+    "the gradient of the outer loss in x",
+    "the gradient of the outer loss in y",
+    "the solution of the linear system with the Hessian of the inner loss",
+    "the hypergradient",
+)
+
+
 @eqx.filter_jit
 def _solve(
     problem: Problem,
@@ -69,10 +88,11 @@ def _solve(
     outer_batch: PyTree,
     inner_batch: PyTree,
     tolerance: jax.Array,
-    steps: int,
-) -> tuple[PyTree, Solution]:
+    steps: jax.Array,
+) -> tuple[PyTree, Solution, list[jax.Array]]:
     f_x, f_y = problem.outer_gradients(x, y, outer_batch)
     operator = lambda u: problem.hessian_product(x, y, inner_batch, u)
-    found = conjugate_gradient(operator, f_y, steps=steps, tolerance=tolerance)
+    found = refined(operator, f_y, steps=steps, tolerance=tolerance)
     cross = problem.cross_product(x, y, inner_batch, found.s)
-    return tree.add_scale(f_x, -1.0, cross), found
+    w = tree.add_scale(f_x, -1.0, cross)
+    return w, found, [tree.all_finite(value) for value in (f_x, f_y, found.s, w)]

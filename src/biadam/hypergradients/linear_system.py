@@ -49,8 +49,7 @@ class LinearSystem(AbstractHypergradient):
         f_x, f_y = problem.outer_gradients(x, y, sample.outer)
         inner, hessian, cross = problem.gradient_and_products(x, y, sample.batch(0), s)
         gap = tree.add_scale(hessian, -1.0, f_y)
-        size = optax.tree.norm(f_y)
-        residual = jnp.where(size > 0, optax.tree.norm(gap) / jnp.where(size > 0, size, 1), 0)
+        residual = tree.ratio(optax.tree.norm(gap), optax.tree.norm(f_y))
         return Field(
             Levels(tree.add_scale(f_x, -1.0, cross), inner, gap),
             f_x,

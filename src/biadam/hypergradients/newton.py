@@ -117,8 +117,3 @@ def newton(
     zero, one = jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32)
     start = Inner(y, first, norm, one, zero, zero, jnp.array(False))
     return lax.while_loop(unfinished, step, start), scale
-
-
-def ratio(a: Array, b: Array) -> Array:
-    """``a / b``, or 0 where b is 0."""
-    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), 0)

@@ -66,8 +66,7 @@ class Fsla(AbstractAlternating):
         product = seen.hessian_product(view.x, y, batches.batch(1), s)
         gap = tree.add_scale(product, -1.0, f_y)
         here = Levels(x, y, tree.add_scale(s, -schedules.at(self.system_step, step), gap))
-        size = optax.tree.norm(f_y)
-        residual = jnp.where(size > 0, optax.tree.norm(gap) / jnp.where(size > 0, size, 1), 0)
+        residual = tree.ratio(optax.tree.norm(gap), optax.tree.norm(f_y))
 
         def field(z: Levels) -> Field:
             # The estimator's new point is `here` itself, where f_x came along with f_y.

@@ -37,7 +37,7 @@ from jaxtyping import Array, Int, PyTree
 
 from .. import errors, schedules, tree
 from ..hypergradients.conjugate_gradient import conjugate_gradient
-from ..hypergradients.newton import newton, ratio
+from ..hypergradients.newton import newton
 from ..problem import Calls, Levels, Problem, Sample
 from ..schedules import Number
 from ..solver import AbstractSolver, Info, info_of, refuse_sets
@@ -139,15 +139,15 @@ class NewtonCG(AbstractSolver):
         product = lambda u: seen.hessian_product(z, y, inner, u)
         missing = tree.add_scale(f_y, -1.0, product(s))
         left, size = optax.tree.norm(missing), optax.tree.norm(f_y)
-        goal = tolerance * ratio(size, left)
+        goal = tolerance * tree.ratio(size, left)
         system = conjugate_gradient(product, missing, steps=self.products, tolerance=goal)
         s = tree.add_scale(s, 1.0, system.s)
         w = pull(tree.add_scale(f_x, -1.0, seen.cross_product(z, y, inner, s)))
 
         calls = Calls(1, found.gradients, found.products + 1 + system.products, 1)
-        gap = ratio(found.norm, scale)
+        gap = tree.ratio(found.norm, scale)
         state = NewtonState(step, Levels(x, y, s), w, memory, scale, gap)
-        residual = system.residual * ratio(left, size)
+        residual = system.residual * tree.ratio(left, size)
         return state, info_of(calls, jnp.ones(()), w, found.gradient, residual)
 
 
