@@ -25,9 +25,13 @@ class Log:
 
         jax.debug.callback(keep, x, batch["index"])
 
-    def counts(self) -> Counter[str]:
+    def counts(self, size: int | None = None) -> Counter[str]:
+        """Calls of each kind; a look at more than ``size`` examples counts its minibatches."""
         jax.effects_barrier()
-        return Counter(kind for kind, _, _ in self.notes)
+        calls = Counter()
+        for kind, _, ids in self.notes:
+            calls[kind] += 1 if size is None else -(-len(ids) // size)
+        return calls
 
 
 class Counting(Problem):

@@ -11,6 +11,7 @@ import pytest
 
 import biadam
 from biadam import AbstractSolver, Calls, Info, Problem, solvers, tree
+from biadam.hypergradients import NeumannRandom
 from biadam.sets import Box, Free
 from biadam.solvers import METHODS
 from biadam.tasks import Quadratic
@@ -97,6 +98,7 @@ def test_types_one_trace_and_restart(name):
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_batch_of_seeds_equals_a_loop(name):
+    """Seeds that differ, but for the method that looks at all the data in any case."""
     solver = solver_of(name)
 
     def go(key):
@@ -111,6 +113,7 @@ def test_a_batch_of_seeds_equals_a_loop(name):
     for i in range(3):
         for a, b in zip(leaves(together), leaves(one(keys[i])), strict=True):
             np.testing.assert_allclose(a[i], b, rtol=1e-9, atol=1e-12)
+    assert (np.ptp(together.y, axis=0).max() > 1e-6) == (name != "newton_cg")
 
 
 def perturbed(solver):
@@ -161,8 +164,38 @@ def test_oracle_calls(name):
     for t in range(1, steps + 1):
         state, info = step(solver, state, t)
         told = told.plus(Calls(*(int(n) for n in info.calls)))
-    assert log.counts() == {k: n for k, n in told._asdict().items() if n}
+    size = jax.tree.leaves(source(name)(KEY, 0, 1).outer)[0].shape[0]
+    assert log.counts(size) == {k: n for k, n in told._asdict().items() if n}
     assert tuple(n / steps for n in told) == tuple(row.calls)
+
+
+LENGTH, DRAWS = 5, 400  # K, and how many are drawn
+LOOKS = {
+    "alset": 1, "biadam": 1, "bsa": 1, "mstsa": 2, "smb": 1, "sustain": 2, "ttsa": 1, "vr_biadam": 2
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_random_length_costs_half_the_longest(name):
+    """(K - 1) / 2 products on average for each look, both looks of a step with one length.
+
+    Counted by the problem. The tolerance is four standard errors of the mean of a uniform length.
+    """
+    problem = Counting(BED.problem)
+    log = problem.log
+    solver = getattr(solvers, name)(hypergradient=NeumannRandom(LENGTH, 0.5))
+
+    @jax.jit
+    def go():
+        state, _ = solver.init(problem, BED.x0, BED.y0, DATA(KEY, 0, solver.batches))
+        step = lambda t, s: solver.step(problem, s, DATA(KEY, t, solver.batches))[0]
+        return jax.lax.fori_loop(1, DRAWS + 1, step, state)
+
+    jax.block_until_ready(go())
+    calls = log.counts()
+    lengths = calls["hessian_product"] / calls["cross_product"]
+    assert lengths == pytest.approx((LENGTH - 1) / 2, abs=4 * (2 / DRAWS) ** 0.5)
+    assert calls["cross_product"] / DRAWS == pytest.approx(LOOKS[name], abs=2 / DRAWS)
 
 
 @pytest.mark.parametrize("name", ROWS)
