@@ -4,6 +4,7 @@ A new method is one row; a test fails while `biadam.solvers.__all__` has a name 
 that rest on closed forms of their own stand with these in `rows_*.py`.
 """
 
+import rows_combinations
 import rows_double_loop
 import rows_first_order
 import rows_single_loop
@@ -61,3 +62,6 @@ ROWS: dict[str, Row] = {
         Calls(2, 2, 2, 2),
     ),
 }
+
+COMBINATIONS = rows_combinations.ROWS
+EVERY = {**ROWS, **COMBINATIONS}

@@ -6,7 +6,7 @@ import pytest
 
 import biadam
 from biadam import Outcome, solvers
-from matrix import BEDS, ROWS
+from matrix import BEDS, EVERY, ROWS
 
 
 def test_every_method_has_a_row():
@@ -14,9 +14,9 @@ def test_every_method_has_a_row():
 
 
 @pytest.mark.parametrize("bed", BEDS.values(), ids=BEDS)
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", EVERY)
 def test_converges_to_the_closed_form(name, bed):
-    row = ROWS[name]
+    row = EVERY[name]
     result = biadam.run(
         bed.problem,
         row.solver(bed),
