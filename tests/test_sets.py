@@ -417,6 +417,31 @@ def test_the_identity_gives_the_euclidean_projection(mine: Any, theirs: Any) -> 
         np.testing.assert_allclose(mine.project(p, matrix), wanted, rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("name", ["l2", "l1", "simplex", "capped simplex", "custom"])
+def test_leaves_without_entries_stay_as_they_are(name: str) -> None:
+    known = FAMILIES["simplex" if name == "custom" else name].make(1.5)
+    each = Custom(lambda p: known.project(p, 1.0), 1e-13) if name == "custom" else known
+    part = {"a": jnp.array([1.0, -2.0]), "c": jnp.array([3.0])}
+    weight = {"a": jnp.array([2.0, 1.0]), "c": jnp.array(0.5)}
+    none = jnp.zeros((2, 0))
+    each.check("x", {**part, "b": none})
+    run = jax.jit(each.project)
+    got = run({**part, "b": none}, {**weight, "b": none})
+    assert got.pop("b").shape == none.shape
+    wanted = known.project(part, weight)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), got, wanted)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-19, 1e19, 1e30])
+def test_a_half_space_is_the_same_however_its_normal_is_scaled(scale: float) -> None:
+    """In single precision, where squares of these are zero or infinite."""
+    run = jax.jit(lambda c, b, p: HalfSpace(c, b).project(p, jnp.ones_like(p)))
+    c, b = np.float32(scale) * np.float32([1, -2, 3]), np.float32(scale)
+    inside, outside = np.float32([0.1, 0.2, 0.3]), np.float32([1, 2, 3])
+    np.testing.assert_array_equal(run(c, b, inside), inside)
+    np.testing.assert_allclose(run(c, b, outside), outside - 5 / 14 * c / scale, rtol=1e-5)
+
+
 def test_every_leaf_on_its_own() -> None:
     each = PerLeaf(L2Ball(0.5))
     each.check("x", TREE)
@@ -622,7 +647,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "dependent equations": (
         lambda: Affine(np.array([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]]), np.ones(2)),
-        "`Affine.matrix` must have linearly independent rows, .* 2 rows have the rank 1; leave",
+        "`Affine.matrix` must have .* independent rows, .* 2 rows have the rank 1 in float64; leave",
     ),
     "more equations than unknowns": (
         lambda: Affine(np.random.default_rng(0).normal(size=(4, 3)), np.ones(4)),

@@ -115,7 +115,7 @@ class Adam(AbstractMetric):
     corrected: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
-        _check_decay("Adam", self.decay, self.floor)
+        _check_decay("Adam", self.decay, self.floor, self.corrected)
 
     def init(self, like: PyTree) -> Moment:
         """A mean of zero."""
@@ -227,7 +227,7 @@ class Norm(AbstractMetric):
     corrected: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
-        _check_decay("Norm", self.decay, self.floor)
+        _check_decay("Norm", self.decay, self.floor, self.corrected)
         errors.number("Norm.start", self.start, least=0)
 
     def init(self, like: PyTree) -> Moment:
@@ -400,8 +400,13 @@ def _squares(signal: PyTree) -> PyTree:
     return jax.tree.map(jnp.square, signal)
 
 
-def _check_decay(name: str, decay: Any, floor: Any) -> None:
+def _check_decay(name: str, decay: Any, floor: Any, corrected: bool) -> None:
     errors.number(f"{name}.decay", decay, least=0, most=1)
+    if corrected and isinstance(decay, int | float) and decay == 1:
+        raise errors.Mistake(
+            f"`{name}.decay` must be below 1 to be corrected, but it is {decay!r}, under which "
+            f"nothing is learned; lower it, or leave `corrected` out."
+        )
     errors.number(f"{name}.floor", floor, above=0)
 
 

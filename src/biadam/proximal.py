@@ -10,6 +10,7 @@ multiplier stands at the end of this file.
 import abc
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -224,7 +225,7 @@ def _shorten(p: Array, m: Array, weight: Array) -> Array:
 
 def sizes(what: str, value: PyTree, *, above: float = -math.inf, least: float = -math.inf) -> None:
     """Refuse numbers outside their range, alone, in arrays or in a pytree of either."""
-    for leaf in jax.tree.leaves(value):
+    for leaf in [None] if value is None else jax.tree.leaves(value):
         if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
             number(what, leaf, above=above, least=least)
         elif not isinstance(leaf, jax.core.Tracer):
@@ -326,27 +327,35 @@ def spread(value: PyTree, point: PyTree) -> PyTree:
 
 
 class Space(NamedTuple):
-    """A point and a diagonal matrix as lists of leaves of one dtype, at least single precision."""
+    """A point and a diagonal matrix as lists of leaves of one dtype, at least single precision.
+
+    Leaves without entries are left out.
+    """
 
     points: list[Array]  # the leaves of the point
     matrices: list[Array]  # of each leaf's shape, or 0-d for a multiple of the identity
     tree: Callable[..., PyTree]  # leaves to the pytree, in the point's own dtypes
     dtype: np.dtype[Any]
+    full: list[bool]  # which leaves of the pytree have entries
 
     @classmethod
     def of(cls, point: PyTree, matrix: PyTree) -> "Space":
         """The leaves of both."""
         leaves, structure = jax.tree.flatten(point)
-        dtypes = [jnp.asarray(leaf).dtype for leaf in leaves]
-        dtype = np.result_type(np.float32, *dtypes)
-        points = [jnp.asarray(leaf, dtype) for leaf in leaves]
-        matrices = [jnp.asarray(m, dtype) for m in jax.tree.leaves(spread(matrix, point))]
+        dtypes = [jnp.result_type(leaf) for leaf in leaves]
+        dtype = working_dtype(point)
+        full = [jnp.size(leaf) > 0 for leaf in leaves]
+        points = [jnp.asarray(leaf, dtype) for leaf in compress(leaves, full)]
+        diagonal = jax.tree.leaves(spread(matrix, point))
+        matrices = [jnp.asarray(m, dtype) for m in compress(diagonal, full)]
 
-        def tree(leaves: Iterable[Array]) -> PyTree:
-            parts = [leaf.astype(kind) for leaf, kind in zip(leaves, dtypes, strict=True)]
+        def tree(new: Iterable[Array]) -> PyTree:
+            news = iter(new)
+            every = zip(leaves, full, dtypes, strict=True)
+            parts = [jnp.asarray(next(news) if some else a, kind) for a, some, kind in every]
             return jax.tree.unflatten(structure, parts)
 
-        return cls(points, matrices, tree, dtype)
+        return cls(points, matrices, tree, dtype, full)
 
     def number(self, value: ArrayLike) -> Array:
         """A number of the dtype of the leaves."""
@@ -356,7 +365,12 @@ class Space(NamedTuple):
         """One number or one array per leaf, for a number or a pytree like the point."""
         if is_number(value):
             return [self.number(value)] * len(self.points)
-        return [self.number(leaf) for leaf in jax.tree.leaves(value)]
+        return [self.number(leaf) for leaf in compress(jax.tree.leaves(value), self.full)]
+
+
+def working_dtype(point: PyTree) -> np.dtype[Any]:
+    """In which a point is projected: its own, but at least single precision."""
+    return np.result_type(np.float32, *(jnp.result_type(leaf) for leaf in jax.tree.leaves(point)))
 
 
 def total(terms: Sequence[Array], weights: Sequence[float] | None = None) -> Array:

@@ -55,6 +55,7 @@ from .proximal import (
     stride_of,
     structure_of,
     total,
+    working_dtype,
 )
 
 
@@ -100,6 +101,8 @@ class Box(AbstractSet):
     upper: PyTree
 
     def __init__(self, lower: PyTree, upper: PyTree):
+        _bounds("Box.lower", lower, np.inf)
+        _bounds("Box.upper", upper, -np.inf)
         for low, high in _pairs(lower, upper):
             if not np.all(low <= high):
                 raise Mistake(
@@ -293,27 +296,27 @@ class HalfSpace(AbstractSet):
 
     c is ``normal``, a number for all coordinates or a pytree like the variable; b is ``offset``.
     :math:`u = p - \max(\langle c, p \rangle - b, 0) \, (c / m) / \langle c, c / m \rangle`, done
-    twice, since the first time leaves the round-off of a point far outside.
+    twice, since the first time leaves the round-off of a point far outside. Both c and b are first
+    divided by the largest entry of c, whose square may be no number of the working precision.
     """
 
     normal: PyTree
     offset: ArrayLike
 
     def __init__(self, normal: PyTree, offset: ArrayLike):
-        parts = [_known(leaf) for leaf in jax.tree.leaves(normal)]
-        if not any(part is None or np.any(part != 0) for part in parts):
-            raise Mistake("`HalfSpace.normal` must have an entry other than zero, but it has none.")
         sizes("HalfSpace.normal", normal)
+        _check_normal(normal, np.dtype(np.float64))
         sizes("HalfSpace.offset", offset)
         self.normal, self.offset = normal, offset
 
     def project(self, point: PyTree, matrix: PyTree) -> PyTree:
         """Go along the normal, in the geometry of the matrix, to the border."""
         space = Space.of(point, matrix)
-        offset = space.number(self.offset)
+        parts = space.like(self.normal)
+        most = stop_gradient(jnp.stack([jnp.max(jnp.abs(c)) for c in parts]).max())
+        offset = space.number(self.offset) / most
         normals = [
-            jnp.broadcast_to(c, p.shape)
-            for c, p in zip(space.like(self.normal), space.points, strict=True)
+            jnp.broadcast_to(c / most, p.shape) for c, p in zip(parts, space.points, strict=True)
         ]
         width = total([c * (c / m) for c, m in zip(normals, space.matrices, strict=True)])
         us = space.points
@@ -327,6 +330,7 @@ class HalfSpace(AbstractSet):
         """Refuse a normal of another structure or shape than the variable's."""
         floating(name, point)
         fits("HalfSpace.normal", self.normal, name, point)
+        _check_normal(self.normal, working_dtype(point))
         single("HalfSpace.offset", self.offset)
 
 
@@ -361,17 +365,7 @@ class Affine(AbstractSet):
             )
         sizes("Affine.matrix", matrix)
         sizes("Affine.offset", offset)
-        parts = [_known(leaf) for leaf in jax.tree.leaves(matrix)]
-        known = [part.reshape(rows, -1).astype(np.float64) for part in parts if part is not None]
-        if len(known) == len(parts):
-            joined = np.concatenate(known, axis=1)
-            lengths = np.linalg.norm(joined, axis=1, keepdims=True)
-            rank = np.linalg.matrix_rank(joined / np.where(lengths > 0, lengths, 1))
-            if rank < rows:
-                raise Mistake(
-                    f"`Affine.matrix` must have linearly independent rows, but its {rows} rows "
-                    f"have the rank {rank}; leave out the equations that follow from the others."
-                )
+        _check_rank(matrix, rows, np.dtype(np.float64))
         self.matrix, self.offset = matrix, offset
 
     def project(self, point: PyTree, matrix: PyTree) -> PyTree:
@@ -409,6 +403,7 @@ class Affine(AbstractSet):
                     f"`Affine.matrix` must have the shape {(rows, *jnp.shape(leaf))}, the "
                     f"equations in front of the axes of {name}, but it has {jnp.shape(part)}."
                 )
+        _check_rank(self.matrix, rows, working_dtype(point))
 
 
 class Custom(AbstractSet):
@@ -466,7 +461,7 @@ class Custom(AbstractSet):
         momentum = (jnp.sqrt(most) - jnp.sqrt(least)) / (jnp.sqrt(most) + jnp.sqrt(least))
 
         def euclidean(us: Sequence[Array]) -> list[Array]:
-            return [u.astype(space.dtype) for u in jax.tree.leaves(self.projection(space.tree(us)))]
+            return space.like(self.projection(space.tree(us)))
 
         def descend(vs: Sequence[Array]) -> list[Array]:
             return euclidean([v - r * (v - p) for v, r, p in zip(vs, rates, ps, strict=True)])
@@ -567,6 +562,45 @@ class Product(AbstractSet):
     def parts(self, name: str, point: PyTree) -> list[Part]:
         """Those of every set."""
         return parts_of(self.sets, name, point)
+
+
+def _bounds(what: str, bound: PyTree, never: float) -> None:
+    """Refuse bounds that are no numbers, and one that no number meets."""
+    leaves: list[Any] = [None] if bound is None else jax.tree.leaves(bound)
+    for leaf in leaves:
+        known = _known(leaf)
+        if known is None:
+            continue
+        if not jnp.issubdtype(known.dtype, jnp.number):
+            raise Mistake(f"`{what}` must be a number or a pytree of them, but it has {leaf!r}.")
+        if np.any(known == never):
+            raise Mistake(f"`{what}` must leave some numbers inside, but it has {never:g}.")
+
+
+def _check_normal(normal: PyTree, dtype: np.dtype[Any]) -> None:
+    parts = [_known(leaf) for leaf in jax.tree.leaves(normal)]
+    if not any(part is None or np.any(part.astype(dtype) != 0) for part in parts):
+        raise Mistake(
+            f"`HalfSpace.normal` must have an entry other than zero, but it has none in {dtype}; "
+            f"multiply it and `offset` by the same number if it is that small."
+        )
+
+
+def _check_rank(matrix: PyTree, rows: int, dtype: np.dtype[Any]) -> None:
+    """Refuse rows that are dependent, or as good as that, in the precision of the projection."""
+    parts = [_known(leaf) for leaf in jax.tree.leaves(matrix)]
+    known = [part.astype(dtype).reshape(rows, -1) for part in parts if part is not None]
+    if len(known) < len(parts):
+        return
+    joined = np.concatenate(known, axis=1).astype(np.float64)
+    lengths = np.linalg.norm(joined, axis=1, keepdims=True)
+    directions = joined / np.where(lengths > 0, lengths, 1)
+    rank = np.linalg.matrix_rank(directions, tol=10 * rows * float(np.finfo(dtype).eps))
+    if rank < rows:
+        raise Mistake(
+            f"`Affine.matrix` must have linearly independent rows, but its {rows} rows have the "
+            f"rank {rank} in {dtype}; leave out the equations that follow from the others."
+        )
 
 
 def _own(rows: Array, ends: Array, roots: Array) -> tuple[Array, Array]:

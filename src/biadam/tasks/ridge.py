@@ -203,6 +203,7 @@ def _point(theta: np.ndarray) -> PyTree:
 
 def _start(outer_set: AbstractSet, features: int) -> Array:
     """The member nearest to no penalties, after a look at whether some members are negative."""
+    errors.part("outer_set", outer_set, AbstractSet, "sets")
     zero = jnp.zeros(features, jnp.float32)
     outer_set.check("x", zero)
     below = jax.vmap(lambda p: outer_set.project(p, jnp.ones_like(p)))(
