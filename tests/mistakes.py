@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import biadam
-from biadam import Problem, metrics, models, outputs, schedules, solvers
+from biadam import Problem, metrics, models, outputs, proximal, schedules, solvers
 from biadam.comparison.referee import TUNING
 from biadam.data import FullBatch, Minibatches, omniglot
 from biadam.data.episodes import Episodes, Groups, evaluation_episodes
@@ -24,8 +24,8 @@ from biadam.hypergradients import (
     PerSample,
     Unrolled,
 )
-from biadam.sets import Box
-from biadam.tasks import Quadratic, class_groups, fresh_tasks, hyper_cleaning
+from biadam.sets import Affine, Box, HalfSpace, L2Ball
+from biadam.tasks import Quadratic, class_groups, fresh_tasks, hyper_cleaning, ridge
 
 BED = Quadratic((2, 3), examples=4, noise=0.1)
 DIGITS = omniglot.few_shot_digits()[1]
@@ -121,6 +121,42 @@ MISTAKES: dict[str, MistakeRow] = {
         "lower",
     ),
     "empty box": MistakeRow(lambda: Box(1.0, 0.0), "Box"),
+    "box of words": MistakeRow(
+        lambda: Box("a", "b"), "`Box.lower` must be a number or a pytree of them, but it has 'a'"
+    ),
+    "box of nothing": MistakeRow(lambda: Box(0.0, None), "`Box.upper` must be a number .* None"),
+    "box at infinity": MistakeRow(
+        lambda: Box(np.inf, np.inf), "`Box.lower` must leave some numbers inside, but it has inf"
+    ),
+    "ball of no radius": MistakeRow(
+        lambda: L2Ball(None),  # type: ignore[arg-type]
+        "`L2Ball.radius` must be a number, but it is None",
+    ),
+    "groups of no weight": MistakeRow(
+        lambda: proximal.GroupL1(None),  # type: ignore[arg-type]
+        "`GroupL1.weight` must be a number, but it is None",
+    ),
+    "normal that underflows": MistakeRow(
+        lambda: HalfSpace(1e-60, 1.0).check("x", np.ones(3, np.float32)),
+        "`HalfSpace.normal` must have an entry other than zero, but it has none in float32",
+    ),
+    "equations that round to the same": MistakeRow(
+        lambda: Affine(np.array([[1.0, 1.0], [1.0, 1 + 1e-9]]), np.ones(2)).check(
+            "x", np.ones(2, np.float32)
+        ),
+        "`Affine.matrix` must have linearly independent rows, .* rank 1 in float32",
+    ),
+    "term for the penalties": MistakeRow(
+        lambda: ridge(outer_set=proximal.L1(0.1)),  # type: ignore[arg-type]
+        "`outer_set` must be one of biadam.sets, but it is L1",
+    ),
+    "decay of one, corrected": MistakeRow(
+        lambda: metrics.Adam(1.0, corrected=True),
+        "`Adam.decay` must be below 1 to be corrected, but it is 1.0",
+    ),
+    "decay of one in a norm, corrected": MistakeRow(
+        lambda: metrics.Norm(1, corrected=True), "`Norm.decay` must be below 1 .* but it is 1,"
+    ),
     "data of several lengths": MistakeRow(
         lambda: Minibatches(outer=(np.ones(3), np.ones(4)), inner=np.ones(3), size=1),
         r"`outer` must share their leading axis.*\(3,\), \(4,\)",
