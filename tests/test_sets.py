@@ -647,7 +647,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "dependent equations": (
         lambda: Affine(np.array([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]]), np.ones(2)),
-        "`Affine.matrix` must have .* independent rows, .* 2 rows have the rank 1 in float64; leave",
+        "`Affine.matrix` must .* independent rows, .* 2 rows have the rank 1 in float64; leave",
     ),
     "more equations than unknowns": (
         lambda: Affine(np.random.default_rng(0).normal(size=(4, 3)), np.ones(4)),
