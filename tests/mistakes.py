@@ -11,7 +11,7 @@ import numpy as np
 import biadam
 from biadam import Problem, metrics, models, outputs, proximal, schedules, solvers
 from biadam.comparison.referee import TUNING
-from biadam.data import FullBatch, Minibatches, omniglot
+from biadam.data import AbstractSource, FullBatch, Minibatches, omniglot
 from biadam.data.episodes import Episodes, Groups, evaluation_episodes
 from biadam.double_loop import Amortized
 from biadam.hypergradients import (
@@ -59,6 +59,37 @@ def run(
 def rows(x: Any, batch: Any) -> Any:
     """A loss without its mean."""
     return jnp.sum((x[None] - batch["centre"]) ** 2, axis=1)
+
+
+def hypergradient(problem: Any = BED.problem, inner_batch: Any = BED.inner_data) -> Any:
+    return biadam.hypergradient(problem, BED.x0, BED.y0, BED.outer_data, inner_batch)
+
+
+class Fewer(AbstractSource):
+    """Two inner minibatches, whatever is asked for."""
+
+    def __call__(self, key: Any, step: Any, batches: int) -> Any:
+        return BED.minibatches(2)(key, step, 2)
+
+
+def root(x: Any, y: Any, batch: Any) -> Any:
+    """A loss that is finite at x = 0, with a gradient that is not."""
+    return BED.outer(jnp.zeros(2), jnp.zeros(3), batch) + jnp.sqrt(jnp.sum(x**2))
+
+
+@jax.custom_vjp
+def once(y: Any) -> Any:
+    """A function with a backward pass of its own, which has no derivative."""
+    return jnp.sum(y**2)
+
+
+once.defvjp(lambda y: (once(y), y), lambda y, slope: (2 * slope * y,))
+
+
+def looped(y: Any) -> Any:
+    """Half of a half of the squares."""
+    halve = lambda carry: (carry[0] + 1, carry[1] / 2)
+    return jax.lax.while_loop(lambda carry: carry[0] < 2, halve, (0, jnp.sum(y**2)))[1]
 
 
 class MistakeRow(NamedTuple):
@@ -196,6 +227,65 @@ MISTAKES: dict[str, MistakeRow] = {
         lambda: Minibatches(outer=np.array([1.0, np.nan, 2.0, np.inf]), inner=np.ones(3), size=1),
         "`outer` must be finite, but 2 of its 4 examples",
     ),
+    "fewer inner minibatches than the method asks for": MistakeRow(
+        lambda: run(data=Fewer(), solver=solvers.biadam(hypergradient=NeumannSum(6))),
+        r"`data` must give the 8 inner minibatches .* but their shapes are \(2, 2, 2, 3\)",
+    ),
+    "words for x": MistakeRow(lambda: run(x="abc"), "`x` must hold arrays of numbers"),
+    "words among the data of a hypergradient": MistakeRow(
+        lambda: hypergradient(inner_batch={"a": "s"}), "`inner_batch` must hold arrays of numbers"
+    ),
+    "hypergradient of a pair of losses": MistakeRow(
+        lambda: hypergradient((BED.outer, BED.inner)), r"`problem` must be a biadam.Problem"
+    ),
+    "hypergradient where the gradient is NaN": MistakeRow(
+        lambda: hypergradient(Problem(root, BED.inner)),
+        "the gradient of the outer loss in x is not finite at this point",
+    ),
+    "gradient that is NaN at the start": MistakeRow(
+        lambda: run(Problem(root, BED.inner)),
+        "the outer direction is nan at the start although the losses are finite",
+    ),
+    "inner gradient that is NaN at the start": MistakeRow(
+        lambda: run(
+            Problem(BED.outer, lambda x, y, b: BED.inner(x, y, b) + jnp.sqrt(jnp.sum(y**2)))
+        ),
+        "the inner direction is nan at the start",
+    ),
+    "loss that JAX differentiates only once": MistakeRow(
+        lambda: run(Problem(BED.outer, lambda x, y, b: BED.inner(x, y, b) + once(y))),
+        "differentiable twice by JAX, forward over reverse: TypeError: can't apply forward-mode",
+    ),
+    "loss with a while loop": MistakeRow(
+        lambda: run(Problem(BED.outer, lambda x, y, b: BED.inner(x, y, b) + looped(y))),
+        "differentiable twice by JAX, forward over reverse: ValueError: Reverse-mode",
+    ),
+    "complex metric": MistakeRow(
+        lambda: run(metrics={"wave": lambda x, y: 1j}), "'wave' must return one real number"
+    ),
+    "negative step size of NumPy's": MistakeRow(
+        lambda: solvers.biadam((np.float32(-1), 0.1)), r"`step_size\[outer\]` must be above 0"
+    ),
+    "class in place of a schedule": MistakeRow(
+        lambda: solvers.biadam(mixing=schedules.PowerDecay),
+        r"`mixing` must be a number or a schedule, .* the class PowerDecay; build one of it",
+    ),
+    "schedule that fails": MistakeRow(
+        lambda: run(solver=solvers.biadam(mixing=lambda: 0.1)),
+        "a schedule must be a function of the step number .* fails: TypeError",
+    ),
+    "number for the set of the system": MistakeRow(
+        lambda: LinearSystem(domain=3),  # type: ignore[arg-type]
+        "`LinearSystem.domain` must be one of biadam.sets, but it is 3",
+    ),
+    "set of the system of another shape": MistakeRow(
+        lambda: run(
+            solver=solvers.biadam_tracked(
+                hypergradient=LinearSystem(domain=Box(jnp.zeros(7), jnp.ones(7)))
+            )
+        ),
+        r"`Box.lower`.*\(7,\)",
+    ),
     "negative steps": MistakeRow(
         lambda: run(steps=-1), "`steps` must be a whole number of at least 0, but it is -1"
     ),
@@ -206,11 +296,12 @@ MISTAKES: dict[str, MistakeRow] = {
     "negative seconds": MistakeRow(lambda: run(seconds=-1.0), "`seconds` must be above 0"),
     "evaluation every 0 steps": MistakeRow(lambda: run(every=0), "`every` must be a whole number"),
     "metric that is no number": MistakeRow(
-        lambda: run(metrics={"all": lambda x, y: x}), r"the metric 'all' must return one number"
+        lambda: run(metrics={"all": lambda x, y: x}),
+        r"the metric 'all' must return one real number",
     ),
     "metric that is a word": MistakeRow(
         lambda: run(metrics={"word": lambda x, y: "abc"}),
-        "the metric 'word' must return one number",
+        "the metric 'word' must return one real number",
     ),
     "one metric without a name": MistakeRow(
         lambda: run(metrics=lambda x, y: 0.0), "`metrics` must be a dictionary of functions"

@@ -1,5 +1,8 @@
 """The loop: bits, chunks, compilation, outputs, divergence."""
 
+import re
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +10,8 @@ import optax
 import pytest
 
 import biadam
-from biadam import DivergedWarning, Levels, Outcome, driver, outputs, schedules, solvers
+from biadam import DivergedWarning, Levels, Outcome, Problem, driver, outputs, schedules, solvers
+from biadam.hypergradients import ConjugateGradient
 from biadam.tasks import Quadratic
 
 BED = Quadratic((2, 3), condition=3.0, noise=0.3, examples=8, seed=1)
@@ -62,15 +66,15 @@ def test_changing_a_number_recompiles_nothing():
                 seen.append(1)
                 return super().__call__(problem, point, sample)
 
-        for step in (0.1, 0.2, 0.05):
+        for step in (0.1, 0.2, 1, 2):  # whole numbers are numbers too
             for k in (0.5, 0.7):
                 hypergradient = Seen(plain.length, k)
-                mixing = schedules.PowerDecay(1.0, 100 * k)
+                mixing = schedules.PowerDecay(1, 100 if k < 0.6 else 101.5)
                 monkey(solvers.biadam((step, k), hypergradient=hypergradient, mixing=mixing))
                 yield len(seen)
 
     counted = list(traces(lambda solver: go(solver, steps=5)))
-    assert counted == counted[:1] * 6
+    assert counted == [2] * 8  # the start, and the loop
 
 
 def test_optax_schedules_serve_as_numbers():
@@ -116,9 +120,10 @@ def test_outputs():
     go(steps=12, every=1, metrics={"log": log})
     path = np.array([points[i] for i in range(13)])
     average = go(steps=12, output=outputs.Average())
-    np.testing.assert_allclose(average.x, path.mean(0), rtol=1e-10)
+    np.testing.assert_allclose(average.x, path[:12].mean(0), rtol=1e-10)
     random = go(steps=12, output=outputs.RandomIterate())
-    assert any(np.array_equal(random.x, x) for x in path)
+    assert any(np.array_equal(random.x, x) for x in path[:12])
+    np.testing.assert_array_equal(go(steps=1, output=outputs.RandomIterate()).x, path[0])
     metrics = {"first": lambda x, y: x[0]}
     least = go(steps=12, every=1, metrics=metrics, output=outputs.Best("first"))
     assert least.x[0] == path[:, 0].min()
@@ -126,12 +131,36 @@ def test_outputs():
     assert most.x[0] == path[:, 0].max()
 
 
+def test_the_best_iterate_is_not_the_first_because_that_was_nan():
+    values = iter([np.nan, 3.0, 1.0, np.nan, 2.0])
+    seen = []
+
+    def metric(x, y):
+        seen.append(np.array(x))
+        return next(values)
+
+    result = go(steps=4, every=1, metrics={"loss": metric}, output=outputs.Best("loss"))
+    np.testing.assert_array_equal(result.x, seen[2])
+
+
+def test_late_iterates_are_drawn_as_often_as_early_ones():
+    """A uniform number of single precision is a multiple of 2^-23, too coarse for 1 / t."""
+    t, n = 2**22 + 2**20, 2**23
+    draws = jax.random.randint(KEY, (n,), 0, t) == 0  # what `update` does, for all keys at once
+    assert abs(int(draws.sum()) - n / t) < 5 * np.sqrt(n / t)
+    output, zero = outputs.RandomIterate(), Levels(jnp.zeros(()), jnp.zeros(()))
+    one, step = Levels(jnp.ones(()), jnp.zeros(())), jnp.asarray(5)
+    for key in jax.random.split(KEY, 20):
+        kept = output.update(zero, one, step, key)
+        assert float(kept.x) == float(jax.random.randint(key, (), 0, 5) == 0)
+
+
 def test_the_random_iterate_is_uniform():
     output = outputs.RandomIterate()
 
     def pick(key):
         kept = output.init(Levels(jnp.zeros(()), jnp.zeros(())))
-        for t in range(2, 6):
+        for t in range(1, 6):
             new = Levels(jnp.asarray(t - 1.0), jnp.zeros(()))
             kept = output.update(kept, new, jnp.asarray(t), jax.random.fold_in(key, t))
         return kept.x
@@ -151,6 +180,23 @@ def test_divergence_returns_the_last_finite_point():
     assert np.isfinite(result.x).all() and np.isfinite(result.y).all()
     assert 0 < result.steps < 500
     same(result, go_quietly(wild, steps=result.steps, every=500))
+
+
+def test_a_gradient_that_becomes_nan_is_divergence():
+    """Conjugate gradients on a right-hand side of NaN must not return a finite direction."""
+    near = lambda y: jnp.sum(jnp.sqrt(jnp.maximum(0.05 - jnp.abs(y - BED.y0), 0.0)))
+    problem = Problem(lambda x, y, b: BED.outer(x, y, b) + near(y), BED.inner)
+    solver = solvers.biadam(hypergradient=ConjugateGradient(3))
+    with pytest.warns(DivergedWarning, match="stopped being finite"):
+        result = biadam.run(problem, solver, BED.minibatches(2), BED.x0, BED.y0, steps=60, key=KEY)
+    assert 0 < result.steps < 60
+
+
+def test_an_interrupt_waits_for_a_second_and_not_for_a_million_steps():
+    pace = driver._Pace(10**9, None, 10**9)
+    assert pace.chunk(0, 0.0, False) == 1
+    assert pace.chunk(1000, 0.5, False) == 2000
+    assert pace.chunk(1000, 0.5, True) == 400
 
 
 def go_quietly(*arguments, **named):
@@ -178,6 +224,12 @@ def test_a_bar_is_shown_only_if_asked_or_watched(capfd):
     assert "first" in shown
 
 
-def test_the_loop_exists_once():
-    """Other modules hold fixed-length inner iterations, and none goes over the steps of a run."""
-    assert driver.run is biadam.run
+def test_steps_of_a_run_are_taken_in_one_place():
+    """Whatever else calls a solver's step takes one, and no loop goes over many."""
+    sources = Path(biadam.__file__).parent
+    callers = {
+        str(path.relative_to(sources))
+        for path in sources.rglob("*.py")
+        if re.search(r"(solver|method)\.step\(", path.read_text())
+    }
+    assert callers == {"driver.py", "solvers/about.py"}  # the latter counts oracle calls

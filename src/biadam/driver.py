@@ -20,7 +20,7 @@ from jaxtyping import Array, Key, PRNGKeyArray, PyTree
 from . import errors, tree
 from .data import AbstractSource
 from .outputs import AbstractOutput, Last
-from .problem import Calls, Levels, Problem, Sample, arrays, check_problem
+from .problem import Calls, Levels, Problem, Sample, arrays, check_problem, first_line
 from .progress import Progress
 from .proximal import AbstractProximal
 from .sets import AbstractSet, Free
@@ -122,12 +122,13 @@ def run(
     key = _one_key(key)
     x, y = arrays("x", x), arrays("y", y)
     first_sample = data(key, 0, solver.batches)
+    _check_minibatches(first_sample, solver.batches)
     problem.check(x, y, first_sample)
     x = _check_start("x", x, "outer_set", problem.outer_set)
     y = _check_start("y", y, "inner_set", problem.inner_set)
     if compiled_loop is None:
         compiled_loop = jax.default_backend() != "cpu" or not problem.convolves(x, y, first_sample)
-    machine = _Machine(_Parts(problem, solver, data, output, key), compiled_loop)
+    machine = _Machine(_Parts(problem, tree.real(solver), data, output, key), compiled_loop)
 
     begun = time.perf_counter()
     at = machine.start(x, y)
@@ -140,6 +141,7 @@ def run(
     message = "all that was asked for was done."
     first = machine.losses(at)
     _check_losses(first)
+    _check_gradients(at.info)
     watched = progress if progress is not None else sys.stderr.isatty()
     with Progress(watched, steps, seconds) as bar:
         while True:
@@ -236,6 +238,7 @@ class _Machine:
         self.compiled_loop = compiled_loop
 
     def start(self, x: PyTree, y: PyTree) -> _At:
+        _trace(_start, self.parts, x, y)
         return _start(self.parts, x, y)
 
     def losses(self, at: _At) -> dict[str, float]:
@@ -244,7 +247,11 @@ class _Machine:
 
     def warm(self, at: _At) -> _At:
         """Compile what `advance` calls, and throw away what it returns."""
-        return self.advance(at, 0) if self.compiled_loop else _step(self.parts, at)
+        if self.compiled_loop:
+            _trace(_loop, self.parts, at, jnp.zeros((), jnp.int32))
+            return self.advance(at, 0)
+        _trace(_step, self.parts, at)
+        return _step(self.parts, at)
 
     def advance(self, at: _At, count: int) -> _At:
         """Take ``count`` steps, or fewer if the point stops being finite."""
@@ -299,7 +306,7 @@ def _next(parts: _Parts, at: _At) -> _At:
     sample = parts.sample(step)
     state, info = parts.solver.step(parts.problem, at.state, sample)
     draw = jr.fold_in(sample.key, 0)
-    kept = parts.output.update(at.kept, state.point, step + 1, draw)
+    kept = parts.output.update(at.kept, at.state.point, step, draw)
     finite = tree.all_finite(state.point)
     return _At(state, kept, info, at.calls.plus(info.calls), step, finite)
 
@@ -312,6 +319,19 @@ def _loop(parts: _Parts, at: _At, count: Array) -> _At:
     last = at.step + count
     going = lambda at: (at.step < last) & at.finite
     return lax.while_loop(going, lambda at: _next(parts, at), at)
+
+
+def _trace(function: Any, *arguments: Any) -> None:
+    """Refuse losses that the method can't differentiate; the call to come traces nothing anew."""
+    try:
+        function.lower(*arguments)
+    except errors.Mistake:
+        raise
+    except Exception as error:
+        raise errors.Mistake(
+            f"the method can't take a step on this problem, whose losses must be differentiable "
+            f"twice by JAX, forward over reverse: {first_line(error)}"
+        ) from error
 
 
 class _Pace:
@@ -347,8 +367,8 @@ class _Pace:
         if self.seconds is not None:
             until = self.seconds if self.every else min(self.seconds, self.next_time)
             limits.append(self._fit(done, clock, min(REFRESH, until - clock)))
-        elif watched:
-            limits.append(self._fit(done, clock, REFRESH))
+        else:
+            limits.append(self._fit(done, clock, REFRESH if watched else ANSWER))
         return min(limits)
 
     def _fit(self, done: int, clock: float, span: float) -> int:
@@ -359,6 +379,7 @@ class _Pace:
 EVALUATIONS = 50  # over a run, unless the user says how often
 LOOKS = 100  # further states that tell whether the inner set holds y back, at most a tenth of a run
 REFRESH = 0.2  # seconds between two looks at the clock
+ANSWER = 1.0  # seconds that an interrupt may wait where nobody watches
 
 
 class _Log:
@@ -388,9 +409,10 @@ def _measure(metric: Metric, state: Any) -> Any:
 
 def _scalar(name: str, value: Any) -> float:
     array = np.asarray(value)
-    if array.shape != () or not jnp.issubdtype(array.dtype, jnp.number):
+    real = any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer))
+    if array.shape != () or not real:
         raise errors.Mistake(
-            f"the metric {name!r} must return one number, but it returned an array of shape "
+            f"the metric {name!r} must return one real number, but it returned an array of shape "
             f"{array.shape} and type {array.dtype}."
         )
     return float(array)
@@ -441,6 +463,28 @@ def _one_key(key: Any) -> Key[Array, ""]:
             return key
     told = f"an array of shape {key.shape}" if isinstance(key, jax.Array) else repr(key)
     raise errors.Mistake(f"`key` must be one key, such as jax.random.key(0), but it is {told}.")
+
+
+def _check_minibatches(sample: Sample, batches: int) -> None:
+    """Refuse too few, which indices would read several times without a word."""
+    shapes = [jnp.shape(a) for a in jax.tree.leaves(sample.inner)]
+    counts = {shape[0] if shape else 0 for shape in shapes}
+    if counts - {batches} and counts != {1}:
+        raise errors.Mistake(
+            f"`data` must give the {batches} inner minibatches that the method asks for, or one "
+            f"for all of them, on the leading axis of every array of Sample.inner, but their "
+            f"shapes are {', '.join(map(str, shapes))}."
+        )
+
+
+def _check_gradients(info: Info) -> None:
+    for name, norm in (("outer", info.outer_norm), ("inner", info.inner_norm)):
+        if not math.isfinite(norm):
+            raise errors.Mistake(
+                f"the {name} direction is {float(norm)} at the start although the losses are "
+                f"finite there; start from another point, or mend the losses where their "
+                f"derivatives are not finite, as those of a root or a norm at zero."
+            )
 
 
 def _check_losses(first: dict[str, float]) -> None:

@@ -41,8 +41,10 @@ def number(
         import jax  # here, so that the command line's help does not wait for it
         import numpy as np
 
-        if isinstance(value, jax.Array | np.ndarray | np.generic):
+        if isinstance(value, jax.Array | np.ndarray):
             return
+        if isinstance(value, np.floating | np.integer):
+            return number(name, float(value), above=above, least=least, most=most)
         raise Mistake(f"`{name}` must be a number, but it is {value!r}.")
     if not (math.isfinite(value) and above < value and least <= value <= most):
         bounds = [

@@ -1,6 +1,7 @@
 """Which iterate a run returns."""
 
 import abc
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ class AbstractOutput(eqx.Module):
         return None
 
     def update(self, kept: Any, point: Levels, step: Array, key: Key[Array, ""]) -> Any:
-        """Iterate number ``step``, counted from 1 at the start, has come."""
+        """A step leaves iterate number ``step``, counted from 1 at the start."""
         return kept
 
     def judge(self, best: Any, point: Levels, metrics: Mapping[str, float]) -> Any:
@@ -46,14 +47,14 @@ class Last(AbstractOutput):
 
 
 class Average(AbstractOutput):
-    """The running average of all iterates."""
+    """The average of x_1 .. x_T, the iterates at which the T steps began."""
 
     def init(self, point: Levels) -> Levels:
         """The first iterate."""
         return point
 
     def update(self, kept: Levels, point: Levels, step: Array, key: Key[Array, ""]) -> Levels:
-        """Weigh the new iterate by 1 / t."""
+        """Weigh iterate t by 1 / t."""
         return tree.mix(1 / step.astype(float), point, kept)
 
     def pick(self, kept: Levels, best: None, point: Levels) -> Levels:
@@ -64,7 +65,8 @@ class Average(AbstractOutput):
 class RandomIterate(AbstractOutput):
     """An iterate drawn uniformly from x_1 .. x_T: the last line of the paper's algorithms.
 
-    Iterate t replaces the kept one with probability 1 / t, which needs one point of memory.
+    These are the iterates at which the T steps began; x_1 is the start. Iterate t replaces the
+    kept one with probability 1 / t, which needs one point of memory.
     """
 
     def init(self, point: Levels) -> Levels:
@@ -73,7 +75,7 @@ class RandomIterate(AbstractOutput):
 
     def update(self, kept: Levels, point: Levels, step: Array, key: Key[Array, ""]) -> Levels:
         """Draw."""
-        taken = jr.uniform(key, dtype=jnp.float32) * step.astype(jnp.float32) < 1
+        taken = jr.randint(key, (), 0, step) == 0
         return jax.tree.map(lambda new, old: jnp.where(taken, new, old), point, kept)
 
     def pick(self, kept: Levels, best: None, point: Levels) -> Levels:
@@ -84,7 +86,7 @@ class RandomIterate(AbstractOutput):
 class Best(AbstractOutput):
     """The evaluated iterate at which a metric was least, or largest.
 
-    Judge by data that the final report does not touch.
+    Judge by data that the final report does not touch. A NaN is worse than any number.
     """
 
     metric: str = eqx.field(static=True)
@@ -93,7 +95,8 @@ class Best(AbstractOutput):
     def judge(self, best: Any, point: Levels, metrics: Mapping[str, float]) -> tuple[Levels, float]:
         """Keep the better one."""
         value = -metrics[self.metric] if self.largest else metrics[self.metric]
-        return (point, value) if best is None or value < best[1] else best
+        better = best is None or math.isnan(best[1]) or value < best[1]
+        return (point, value) if better else best
 
     def check(self, metrics: Mapping[str, Any]) -> None:
         """The metric must be among those of the run."""

@@ -1,7 +1,12 @@
 r"""How fast: the step number t gives eta_t, and eta_t the rates beta_{t+1} and alpha_{t+1}.
 
-Wherever a solver takes a number it also takes a schedule: a function of the step number, such as
-`PowerDecay` here or any schedule of `optax.schedules`.
+A step size, a factor of it (``mixing``) and a weight of a penalty may be a schedule in place of a
+number: a function of the step number, such as `PowerDecay` here or any schedule of
+`optax.schedules`. Rates are functions of eta, and other numbers stay what they are.
+
+The numbers of `PowerDecay` and `Scaled` are seen by a compiled program as its arguments, so that
+changing one recompiles nothing. Those of a schedule of optax are hidden in a function: another
+number makes another function, and another compilation.
 """
 
 import abc
@@ -13,14 +18,20 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from . import errors
-from .problem import Levels
+from .problem import Levels, first_line
 
 Number = Any  # a float, a scalar array (in a sweep), or a schedule
 
 
 def at(number: Number, step: Array) -> Array:
     """The value of a number or schedule at a step."""
-    value = jnp.asarray(number(step) if callable(number) else number)
+    try:
+        value = jnp.asarray(number(step) if callable(number) else number)
+    except Exception as error:
+        raise errors.Mistake(
+            f"a schedule must be a function of the step number that returns one number, but "
+            f"{getattr(number, '__name__', type(number).__name__)} fails: {first_line(error)}"
+        ) from error
     if value.shape != ():
         raise errors.Mistake(
             f"a step size, rate or factor must be one number, or a schedule that returns one, but "
@@ -124,6 +135,11 @@ class Constant(AbstractRates):
 
 def check_number(name: str, value: Number) -> None:
     """Refuse a step size or factor that is neither positive nor a schedule."""
+    if isinstance(value, type):
+        raise errors.Mistake(
+            f"`{name}` must be a number or a schedule, but it is the class {value.__name__}; "
+            f"build one of it, {value.__name__}(...)."
+        )
     if not callable(value):
         errors.number(name, value, above=0)
 

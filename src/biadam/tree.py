@@ -49,6 +49,12 @@ def with_arrays(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, float) else leaf, tree)
 
 
+def real(tree: PyTree) -> PyTree:
+    """The same with floats for Python's whole numbers, which say the same and compile alike."""
+    whole = lambda leaf: isinstance(leaf, int) and not isinstance(leaf, bool)
+    return jax.tree.map(lambda leaf: float(leaf) if whole(leaf) else leaf, tree)
+
+
 def all_finite(tree: PyTree) -> Bool[Array, ""]:
     """Whether no leaf holds an infinity or a NaN."""
     leaves = [jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(tree)]

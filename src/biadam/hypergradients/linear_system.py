@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import optax.tree
 from jaxtyping import PyTree
 
-from .. import errors, tree
+from .. import errors, schedules, tree
 from ..problem import Calls, Levels, Problem, Sample
+from ..schedules import Number
 from ..sets import AbstractSet, Free
 from .base import AbstractHypergradient, Field
 
@@ -27,15 +28,17 @@ class LinearSystem(AbstractHypergradient):
     that enables stochastic and global variance reduction algorithms, 2022, arXiv:2201.13409.
     """
 
-    step_size: float = 0.1
+    step_size: Number = 0.1
     domain: AbstractSet = Free()
     batches = 1
 
     def __check_init__(self) -> None:
-        errors.number("LinearSystem.step_size", self.step_size, above=0)
+        schedules.check_number("LinearSystem.step_size", self.step_size)
+        errors.part("LinearSystem.domain", self.domain, AbstractSet, "sets")
 
     def lift(self, x: PyTree, y: PyTree) -> Levels:
         """``(x, y, 0)``."""
+        self.domain.check("s", y)
         return Levels(x, y, jax.tree.map(jnp.zeros_like, y))
 
     @property
