@@ -165,6 +165,17 @@ def test_a_step_in_the_metric_is_the_step_of_optax():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), mine, update)
 
 
+def test_a_transformation_that_has_seen_nothing_gives_the_floor():
+    """The sum of squares of optax updates by zero where all signals were zero."""
+    metric = FromOptax(optax.scale_by_rss(initial_accumulator_value=0.0, eps=0.0), 0.01)
+    like = jnp.zeros(2, jnp.float32)
+    memory = metric.init(like)
+    for h, wanted in (([0, 3], [0.01, 3]), ([0, -4], [0.01, 5]), ([2, 0], [2, 5])):
+        signal = jnp.asarray(h, jnp.float32)
+        memory = metric.update(memory, signal, signal, signal)
+        np.testing.assert_allclose(metric.matrix(memory, like), wanted, rtol=1e-6)
+
+
 def test_floor_of_a_transformation():
     np.testing.assert_array_equal(run(FromOptax(optax.scale(10.0), 0.5)), 0.5)
 

@@ -116,6 +116,7 @@ class Adam(AbstractMetric):
 
     def __check_init__(self) -> None:
         _check_decay("Adam", self.decay, self.floor, self.corrected)
+        _check_signal("Adam", self.signal)
 
     def init(self, like: PyTree) -> Moment:
         """A mean of zero."""
@@ -154,6 +155,7 @@ class AdaGrad(AbstractMetric):
 
     def __check_init__(self) -> None:
         errors.number("AdaGrad.floor", self.floor, above=0)
+        _check_signal("AdaGrad", self.signal)
 
     def init(self, like: PyTree) -> PyTree:
         """A sum of zero."""
@@ -216,7 +218,8 @@ class Norm(AbstractMetric):
         signal: what drives it.
         start: b_0, which must be positive where the first signal is zero (equation 11).
         squared: average the squared norm and take the root.
-        corrected: divide b by ``1 - tau^t`` (b_0 then plays no part but in `start`'s own weight).
+        corrected: take ``tau^t b_0`` away from b and divide by ``1 - tau^t``: the mean of the norms
+            alone, whatever b_0 is.
     """
 
     decay: float = 0.99
@@ -228,6 +231,7 @@ class Norm(AbstractMetric):
 
     def __check_init__(self) -> None:
         _check_decay("Norm", self.decay, self.floor, self.corrected)
+        _check_signal("Norm", self.signal)
         errors.number("Norm.start", self.start, least=0)
 
     def init(self, like: PyTree) -> Moment:
@@ -243,13 +247,18 @@ class Norm(AbstractMetric):
 
     def matrix(self, memory: Moment, like: PyTree) -> PyTree:
         """One number for all coordinates."""
-        b = _corrected(memory, self.decay) if self.corrected else memory.mean
+        b = self._unbiased(memory) if self.corrected else memory.mean
         b = jnp.sqrt(b) if self.squared else b
         return jax.tree.map(lambda a: (b + jnp.asarray(self.floor, b.dtype)).astype(a.dtype), like)
 
     def idle(self, memory: Moment) -> Bool[Array, ""]:
         """Whether f_x was always zero."""
         return jnp.array(self.signal is partial) & _all_zero(memory.mean)
+
+    def _unbiased(self, memory: Moment) -> Array:
+        b = memory.mean
+        kept = jnp.asarray(self.decay, b.dtype) ** memory.seen.astype(b.dtype)
+        return jnp.maximum(b - kept * jnp.asarray(self.start, b.dtype), 0) / (1 - kept)
 
 
 def norm_belief(decay: float = 0.99, floor: float = 1e-3, start: float = 1.0) -> Norm:
@@ -273,6 +282,7 @@ class AdaGradNorm(AbstractMetric):
     def __check_init__(self) -> None:
         errors.number("AdaGradNorm.start", self.start, above=0)
         errors.number("AdaGradNorm.floor", self.floor, above=0)
+        _check_signal("AdaGradNorm", self.signal)
 
     def init(self, like: PyTree) -> Array:
         """b_0^2."""
@@ -309,7 +319,9 @@ class FromOptax(AbstractMetric):
     `clip_by_global_norm`. What averages signals (momentum), turns them around (a negative learning
     rate) or asks for the variable itself is refused when the metric is made.
 
-    Where the signal is zero the quotient is that of a signal so small that its square vanishes.
+    Where the signal is zero the quotient is that of a signal so small that its square vanishes;
+    where even that has an update of zero, as before `scale_by_rss` from 0 has seen anything, it is
+    the floor.
     The numbers of the transformation are part of the program, so that another one is compiled anew.
 
     Args:
@@ -324,6 +336,7 @@ class FromOptax(AbstractMetric):
 
     def __check_init__(self) -> None:
         errors.number("FromOptax.floor", self.floor, above=0)
+        _check_signal("FromOptax", self.signal)
         if not isinstance(self.transformation, optax.GradientTransformation):
             raise errors.Mistake(
                 f"`FromOptax.transformation` must be a transformation of optax such as "
@@ -357,14 +370,17 @@ def _quotient(
 ) -> tuple[Any, PyTree]:
     """The next state, and signal over update; the smallest signals are made just nonzero."""
 
-    def nonzero(h: Array) -> Array:
-        small = float(jnp.finfo(h.dtype).tiny) ** 0.75  # its square underflows, its quotient not
-        return jnp.where(jnp.abs(h) < small, jnp.asarray(small, h.dtype), h)
+    def small(h: Array) -> Array:  # its square underflows, its quotient not
+        return jnp.asarray(float(jnp.finfo(h.dtype).tiny) ** 0.75, h.dtype)
 
-    signal = jax.tree.map(nonzero, signal)
+    def over(h: Array, u: Array) -> Array:
+        quotient = h / u.astype(h.dtype)
+        return jnp.where((h == small(h)) & jnp.isinf(quotient), h, quotient)
+
+    signal = jax.tree.map(lambda h: jnp.where(jnp.abs(h) < small(h), small(h), h), signal)
     with jax.numpy_dtype_promotion("standard"):  # optax mixes types
         update, state = transformation.update(signal, state)
-    return state, jax.tree.map(lambda h, u: h / u.astype(h.dtype), signal, update)
+    return state, jax.tree.map(over, signal, update)
 
 
 def _check_rescales(transformation: optax.GradientTransformation) -> None:
@@ -408,6 +424,14 @@ def _check_decay(name: str, decay: Any, floor: Any, corrected: bool) -> None:
             f"nothing is learned; lower it, or leave `corrected` out."
         )
     errors.number(f"{name}.floor", floor, above=0)
+
+
+def _check_signal(name: str, signal: Any) -> None:
+    if isinstance(signal, type) or not callable(signal):
+        raise errors.Mistake(
+            f"`{name}.signal` must be fresh, momentum, partial, deviation or partial_deviation of "
+            f"biadam.metrics, or another function of (h, d, p), but it is {signal!r}."
+        )
 
 
 def _root(a: Array, floor: Any, inside: bool) -> Array:
