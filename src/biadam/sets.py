@@ -196,6 +196,10 @@ class Simplex(AbstractSet):
     r""":math:`u \ge 0, \; \sum_i u_i = s`, over all leaves together; s is ``total``.
 
     :math:`u_i = \max(p_i - \nu / m_i, 0)` for the one :math:`\nu` with the right sum.
+
+    The search for it serves the identity too. Optax's Euclidean projection sorts, which at 1e5
+    coordinates on a CPU takes more than ten times as long, and its sum, of a point 1e4 totals away
+    in single precision, is off by 4e-6.
     """
 
     total: ArrayLike
@@ -263,7 +267,7 @@ class L1Ball(AbstractSet):
     r""":math:`\|u\|_1 \le r`, over all leaves together.
 
     Outside, :math:`|u|` is the projection of :math:`|p|` onto the simplex of total r, with p's
-    signs.
+    signs; for the identity too, for the reasons told at `Simplex`.
     """
 
     radius: ArrayLike
