@@ -29,14 +29,19 @@ def matrices(problem: Problem, point: Levels, batch: PyTree) -> tuple[Matrices, 
     """H and J on one minibatch, a column of both from each backward pass.
 
     One pass after the other: what follows takes longer, and p passes at once need p times the
-    memory of one.
+    memory of one. A stage is passed forward once, and backward with each column of J.
     """
     x, y, _ = point
+    stage = problem.stage
+    seen, pull = (
+        (x, lambda cross: (cross,)) if stage is None else jax.vjp(lambda x: stage(x, batch), x)
+    )
+    behind = problem if stage is None else Problem(problem.outer, problem.inner)
     flat, unravel = ravel_pytree(y)
 
     def column(u: Array) -> tuple[Array, Array]:
-        hessian, cross = problem.products(x, y, batch, unravel(u))
-        return ravel_pytree(hessian)[0], ravel_pytree(cross)[0].astype(flat.dtype)
+        hessian, cross = behind.products(seen, y, batch, unravel(u))
+        return ravel_pytree(hessian)[0], ravel_pytree(pull(cross)[0])[0].astype(flat.dtype)
 
     hessian, cross = lax.map(column, jnp.eye(flat.size, dtype=flat.dtype))
     return Matrices(hessian, cross.T), Calls(0, 0, flat.size, flat.size)

@@ -90,9 +90,12 @@ def _solve(
     tolerance: jax.Array,
     steps: jax.Array,
 ) -> tuple[PyTree, Solution, list[jax.Array]]:
-    f_x, f_y = problem.outer_gradients(x, y, outer_batch)
-    operator = lambda u: problem.hessian_product(x, y, inner_batch, u)
+    inner = jax.tree.map(lambda a: jnp.asarray(a)[None], inner_batch)
+    seen, z, sample, pull = problem.view(x, Sample(outer_batch, inner, jax.random.key(0)))
+    batch = sample.batch(0)
+    f_x, f_y = seen.outer_gradients(z, y, sample.outer)
+    operator = lambda u: seen.hessian_product(z, y, batch, u)
     found = refined(operator, f_y, steps=steps, tolerance=tolerance)
-    cross = problem.cross_product(x, y, inner_batch, found.s)
-    w = tree.add_scale(f_x, -1.0, cross)
+    cross = seen.cross_product(z, y, batch, found.s)
+    w = pull(tree.add_scale(f_x, -1.0, cross))
     return w, found, [tree.all_finite(value) for value in (f_x, f_y, found.s, w)]
