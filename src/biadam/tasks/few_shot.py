@@ -18,7 +18,7 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from ..data.episodes import TaskImages
-from ..hypergradients import AbstractInner
+from ..hypergradients import AbstractInner, Steps
 from ..models import AbstractEncoder
 from ..problem import Problem
 
@@ -132,25 +132,33 @@ def singly(
 
 @eqx.filter_jit
 def curvature(
-    few_shot: FewShot, x: Representation, support: TaskImages, ways: int, steps: int = 30
+    few_shot: FewShot, x: Representation, support: TaskImages, ways: int, turns: int = 30
 ) -> Array:
-    """L_g of some tasks: the largest eigenvalue of the inner Hessian at heads of zero.
+    """L_g of some tasks: the largest eigenvalue of the inner Hessian on the way of the inner steps.
 
-    By power iteration. It bounds the inner step: the first steps of a head are stable below 2 over
-    it.
+    It is that of the worst task, at the worst point of `Steps` from zero. Inner steps are stable
+    below 2 over it. By power iteration on each task, which starts at a point where it ended at the
+    one before.
     """
     features = few_shot.stage(x, support)
     count, _, width = features.shape
     zero = jnp.zeros((count, width, ways), features.dtype)
     own, alone = _apart(support), few_shot.apart()
-    product = lambda u: alone.hessian_product(features, zero, own, u)
+    size = lambda u: jnp.sqrt(jnp.sum(u**2, axis=(1, 2), keepdims=True))
+    path = Steps()
 
-    def turn(_: Any, u: Array) -> Array:
-        bent = product(u)
-        return bent / optax.tree.norm(bent)
+    def point(_: Any, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        heads, u, largest = carry
+        product = lambda u: alone.hessian_product(features, heads, own, u)
+        turn = lambda _, u: (lambda bent: bent / size(bent))(product(u))
+        u = jax.lax.fori_loop(0, turns, turn, u)
+        bend = jnp.maximum(largest, jnp.max(size(product(u))))
+        slope = alone.inner_gradient(features, heads, own)
+        return heads - path.step_size * slope, u, bend
 
-    start = jr.normal(jr.key(0), zero.shape, zero.dtype)
-    return optax.tree.norm(product(jax.lax.fori_loop(0, steps, turn, turn(0, start))))
+    u = jr.normal(jr.key(0), zero.shape, zero.dtype)
+    start = zero, u / size(u), jnp.zeros((), zero.dtype)
+    return jax.lax.fori_loop(0, path.count + 1, point, start)[2]
 
 
 def _apart(of: TaskImages) -> TaskImages:

@@ -198,7 +198,7 @@ def class_groups(
         curves=bench.curves(),
         evaluate=bench.evaluate,
         solver="biadam_tracked",
-        settings=_group_settings(),
+        settings=_group_settings(2 * ridge * tasks / groups.count),
         sources={"vrbo": source(min(4 * tasks, groups.count))},
         steps=2_000,
         keep=bench.keep,
@@ -282,12 +282,10 @@ class Bench:
 
     def curves(self) -> dict[str, Callable[[PyTree, PyTree], float]]:
         """The accuracy on characters that are held out, and the inner curvature there."""
-        support = self.followed_tasks[0][1]
-
-        def bend(z: PyTree, y: Array) -> float:
-            return float(curvature(self.few_shot, Representation(z, None), support, self.ways))
-
-        return {self.followed: lambda z, y: self.followed_accuracy(z), "curvature": bend}
+        return {
+            self.followed: lambda z, y: self.followed_accuracy(z),
+            "curvature": lambda z, y: self.curvature(z),
+        }
 
     @cached_property
     def followed_tasks(self) -> list[tuple[TaskImages, TaskImages]]:
@@ -298,8 +296,13 @@ class Bench:
         """The mean accuracy on them."""
         return float(self.accuracy(self.fixed(z), self.followed_tasks).mean())
 
+    def curvature(self, z: PyTree) -> float:
+        """That of the heads on some of the same tasks, with the statistics of training."""
+        support = self.followed_tasks[0][1]
+        return float(curvature(self.few_shot, Representation(z, None), support, self.ways))
+
     def evaluate(self, z: PyTree, y: Array) -> dict[str, float]:
-        """The accuracy on unseen characters, with half of its 95 % interval.
+        """The accuracy on unseen characters, with half of its 95 % interval, and L_g.
 
         ``test_accuracy`` is with fixed statistics. ``seeing_accuracy`` is with those of the images
         of a task, where the answer to a query depends on the other queries.
@@ -310,8 +313,10 @@ class Bench:
         return {
             self.followed: self.followed_accuracy(z),
             "test_accuracy": float(each.mean()),
-            "test_interval": float(1.96 * each.std() / len(each) ** 0.5),
+            "test_interval": interval(each),
             "seeing_accuracy": float(seeing.mean()),
+            "seeing_interval": interval(seeing),
+            "curvature": self.curvature(z),
         }
 
     def keep(self, z: PyTree, y: Array) -> dict[str, np.ndarray]:
@@ -334,6 +339,11 @@ class Bench:
             "embedding_class": np.repeat(np.arange(len(some.image)), some.image.shape[1]),
             "embedding_image": some.image[:, 0],
         }
+
+
+def interval(each: np.ndarray) -> float:
+    """Half of the 95 % interval of their mean."""
+    return float(1.96 * each.std() / len(each) ** 0.5)
 
 
 POOL, SHOWN = 1_000, 10  # images of the statistics; characters of a figure
@@ -416,8 +426,12 @@ def _fresh_settings(heads: AbstractInner) -> dict[str, dict[str, Any]]:
 SLOW = PowerDecay(scale=30.0, offset=900.0, power=1 / 2)
 
 
-def _group_settings() -> dict[str, dict[str, Any]]:
-    """What works for each method on groups, by a coarse grid on held-out alphabets."""
+def _group_settings(convexity: float) -> dict[str, dict[str, Any]]:
+    """What works for each method on groups, by a coarse grid on held-out alphabets.
+
+    Args:
+        convexity: that of the inner loss, 2 C times the share of the groups that a sample sees.
+    """
     series = {"hypergradient": NeumannSum(TERMS, INNER_STEP)}
     lengths = {"hypergradient": NeumannRandom(TERMS + 1, INNER_STEP)}
     system = {"hypergradient": LinearSystem(INNER_STEP)}
@@ -454,6 +468,8 @@ def _group_settings() -> dict[str, dict[str, Any]]:
         "aid_cg": {**loops, "hypergradient": ConjugateGradient(TERMS)},
         "aid_fp": {**loops, "hypergradient": FixedPoint(TERMS, INNER_STEP)},
         "reverse": {**loops},
+        "stable": {"step_size": (1e-3, INNER_STEP), "rate": 0.1, "convexity": convexity},
+        "svrb": {"step_size": (0.03, INNER_STEP), "rate": 0.1, "convexity": convexity},
     }
 
 
