@@ -127,7 +127,7 @@ ROWS: dict[str, Row] = {
         1e-10,
     ),
     "s_tfbo": Row(
-        lambda bed: s_tfbo((10.0, 3.0)),
+        lambda bed: s_tfbo(),
         100000,
         Calls(1, 1, 1, 1),
     ),

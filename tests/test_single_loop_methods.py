@@ -36,13 +36,6 @@ from counting import Counting
 from rows_single_loop import SUM, blocks, convexity
 from shared_samples import BED, KEY, Shared, agree, pair, series, xi_of, zeta_of
 
-DEFAULTS = {
-    "smb": smb, "sustain": sustain, "mrbo": mrbo, "mstsa": mstsa, "vrbo": vrbo, "svrb": svrb,
-    "stable": stable, "fsla": fsla, "fsla_plain": fsla_plain, "soba": soba, "ma_soba": ma_soba,
-    "slip": slip, "saba": saba, "srba": srba,
-}  # fmt: skip
-
-
 # ------------------------------------------------------------------- against the NumPy reference
 
 ETA = PowerDecay(1.0, 3.0, 1 / 3)
@@ -433,18 +426,6 @@ def test_stable_stays_on_the_solution_of_the_inner_problem():
 
 
 # ------------------------------------------------------------------------------------ each its own
-
-
-@pytest.mark.parametrize("name", DEFAULTS)
-def test_defaults_work_with_noise(name):
-    """From the start, an error of 1, to well below it, next to what the method converges to."""
-    solver = DEFAULTS[name]()
-    data = blocks(NOISY) if name == "saba" else NOISY.minibatches(2)
-    series = {"smb": 3, "sustain": 3, "mstsa": 3, "mrbo": 4, "vrbo": 4}
-    limit = neumann_floor(series[name], 0.5)(NOISY) if name in series else NOISY.optimum()
-    result = solve(NOISY, solver, data, 2000)
-    assert result.outcome is biadam.Outcome.OK
-    assert error(NOISY, result.x, limit) < 0.2
 
 
 @pytest.mark.parametrize(

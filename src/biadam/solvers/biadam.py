@@ -108,7 +108,9 @@ def biadam_authors(
 
     Both matrices are coordinate-wise, driven by w and v, with the floor inside the root; eta is 1,
     the momentum constant, and the series summed to its end. A coordinate-wise B is outside the
-    paper's theory.
+    paper's theory. The default step sizes are for the scale of those experiments: y moves by no
+    more than about 2.5e-4 a step. Where it has far to go they are too short (on the test bed of
+    condition 10, 2000 steps leave a relative error of 0.77, and with (0.02, 0.02) of 0.03).
     """
     return SingleLoop(
         step_size, hypergradient, estimator, outer_metric, inner_metric, mixing, rates

@@ -26,11 +26,11 @@ Reference: Y. Yang, H. Ban, M. Huang, S. Ma, K. Ji, Tuning-Free Bilevel Optimiza
 and Convergence Analysis, 2024, arXiv:2410.05140.
 
 Departures:
-    * ``step_size`` multiplies the numerators, of x and of y and s; the method is that of (1, 1).
-      A numerator is a length, like any step divided by a norm: S-TFBO is fast where it is of the
-      order of the way to go, and slow where it is far below. On the test bed of condition 10, where
-      x travels 9 and s up to 220, 10,000 steps leave a relative error of 0.8 with (1, 1) and of
-      less than 1e-10 with (10, 3).
+    * ``step_size`` multiplies the numerators, of x and of y and s; the paper's method is that of
+      (1, 1). A numerator is a length, like any step divided by a norm: S-TFBO is fast where it is
+      of the order of the way to go, and slow where it is far below. On the test bed of condition
+      10, where x travels 9 and s up to 220, 10,000 steps leave a relative error of 0.8 with (1, 1)
+      and of less than 1e-10 with (10, 3), which is the default of `s_tfbo`.
     * The slots are fixed: the accumulators are the metrics, and that of x is multiplied by the
       larger of those of y and s, which no metric of a single level sees. An average of directions
       would not be what the sums of squares have seen.
@@ -215,7 +215,7 @@ def _at(number: Number, step: Array) -> Array:
     )
 )
 def s_tfbo(
-    step_size: tuple[Number, Number] = (1.0, 1.0),
+    step_size: tuple[Number, Number] = (10.0, 3.0),
     *,
     start: Levels = Levels(1.0, 1.0, 1.0),
 ) -> SingleTuningFree:

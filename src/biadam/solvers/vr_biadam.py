@@ -87,7 +87,8 @@ def vr_biadam_authors(
 ) -> SingleLoop:
     """The variant that the authors' experiments mean to run; see `biadam_authors`.
 
-    Their code aliases the old point with the new one, so that what it runs is a moving average.
+    Their code aliases the old point with the new one, so that what it runs is a moving average. The
+    default step sizes are for the scale of their experiments, as those of `biadam_authors`.
     """
     return SingleLoop(
         step_size, hypergradient, estimator, outer_metric, inner_metric, mixing, rates
