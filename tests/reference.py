@@ -862,14 +862,25 @@ def tracked(
     rho: float,
     weight: float,
     variance_reduced: bool,
+    eta: Schedule = 1.0,
+    tau: float | None = None,
+    floor: float = 0.0,
 ) -> Iterates:
-    """SOBA with momentum on x and y: the tracked BiAdam without its matrices. Keys: xi, zeta."""
+    """SOBA with momentum on x and y: the tracked BiAdam. Keys: xi, zeta.
+
+    With tau the steps of x are divided by sqrt(a / (1 - tau^t)) + floor and those of y by
+    b / (1 - tau^t) + floor, of the means a of the squared hypergradient and b of the norm of g_y,
+    both from 0. Eta multiplies all steps, that of s too, and is clamped.
+    """
     iterates = [(x, y)]
     s = np.zeros_like(y)
+    a, b = np.zeros_like(x), 0.0
+    A: Array | float = 1.0
+    B = 1.0
     last = x, y, s
     w: Array | None = None
     v: Array | None = None
-    for sample in samples:
+    for t, sample in enumerate(samples, 1):
         D_x, D_y, D_s = directions(oracle, x, y, s, sample["xi"], sample["zeta"])
         if variance_reduced:
             o_x, o_y, _ = directions(oracle, *last, sample["xi"], sample["zeta"])
@@ -877,7 +888,12 @@ def tracked(
         else:
             w, v = ema(w, D_x, weight), ema(v, D_y, weight)
         last = x, y, s
-        x, y, s = x - alpha * w, y - beta * v, s - rho * D_s
+        if tau is not None:
+            a = tau * a + (1 - tau) * D_x**2
+            b = tau * b + (1 - tau) * float(np.linalg.norm(D_y))
+            A, B = np.sqrt(a / (1 - tau**t)) + floor, b / (1 - tau**t) + floor
+        e = clamp(at(eta, t))
+        x, y, s = x - e * alpha * w / A, y - e * beta * v / B, s - e * rho * D_s
         iterates.append((x, y))
     return iterates
 

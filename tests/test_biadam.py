@@ -10,7 +10,7 @@ from biadam.hypergradients import NeumannRandom, NeumannSum
 from biadam.metrics import Adam, Identity, Norm
 from biadam.schedules import Constant, Coupled, PowerDecay
 from biadam.sets import Box, Free
-from shared_samples import BED, Shared, agree, series
+from shared_samples import BED, Shared, agree, pair, series
 
 POWER = {"biadam": 1.0, "vr_biadam": 2.0}  # of eta in the rates
 ROOT = {"biadam": 1 / 2, "vr_biadam": 1 / 3}  # of m + t in eta
@@ -68,6 +68,16 @@ def test_the_authors_variant_is_the_second_implementation(name, steps):
         gamma=gamma, lam=lam, momentum=0.9, theta=0.5,
     )  # fmt: skip
     assert solver.batches == 2 + 3  # Q = K = 3
+
+
+@each
+def test_the_tracked_form_is_the_second_implementation(name):
+    """With all of its own slots; the numbers are written out."""
+    agree(
+        getattr(solvers, f"{name}_tracked")(), reference.tracked, pair, first=0,
+        variance_reduced=name == "vr_biadam", alpha=0.01, beta=0.1, rho=0.1, weight=0.1,
+        tau=0.99, floor=1e-3, eta=lambda t: 30 / (900 + t) ** 0.5,
+    )  # fmt: skip
 
 
 PLAIN = {"outer_metric": Identity(), "inner_metric": Identity()}

@@ -430,6 +430,22 @@ def test_newton_cg_says_when_it_gave_up():
         biadam.run(problem, solver, data, x, y, steps=1, key=jr.key(0))
 
 
+def test_newton_cg_takes_no_more_products_than_it_is_told():
+    """At each x the first residual, at most one product in either system, and another answer."""
+    problem, data, x, y = NOISY.problem, NOISY.full(), NOISY.x0, NOISY.y0
+    ends = []
+    for solver in (newton_cg(), newton_cg(products=1)):
+        state, info = solver.init(problem, x, y, data(jr.key(0), 0, 1))
+        ends.append((state.point.s, info))
+    (one, free), (other, bound) = ends
+    exact = np.linalg.solve(NOISY.hessian, NOISY.solution(np.asarray(x)) - NOISY.target)
+    np.testing.assert_allclose(one, exact, rtol=1e-4)
+    assert np.abs(other - exact).max() > 1e-2
+    # For each trial of an inner step a gradient, for each step a product; two for the system.
+    assert bound.calls.hessian_product <= bound.calls.inner_gradient - 1 + 2
+    assert free.calls.hessian_product > free.calls.inner_gradient - 1 + 2
+
+
 def test_newton_cg_wants_all_the_data():
     sample = NOISY.full()(jr.key(0), 0, 1)._replace(whole=None)
     with pytest.raises(Mistake, match="needs all the data"):
