@@ -3,7 +3,7 @@ r"""MA-SOBA: SOBA with a moving average of the hypergradient.
 .. math::
     w_t &= \theta (f_x(x_t, y_t; \xi_t) - J(x_t, y_t; \zeta_t) s_t) + (1 - \theta) w_{t-1}, \\
     x_{t+1} &= x_t + \eta_t (P_X(x_t - \gamma w_t) - x_t), \\
-    y_{t+1} &= y_t - \lambda \eta_t g_y(x_t, y_t; \zeta_t), \\
+    y_{t+1} &= y_t + \eta_t (P_Y(y_t - \lambda g_y(x_t, y_t; \zeta_t)) - y_t), \\
     s_{t+1} &= s_t - \rho \eta_t (H(x_t, y_t; \zeta_t) s_t - f_y(x_t, y_t; \xi_t)).
 
 With theta and all steps of the order :math:`T^{-1/2}` it needs :math:`O(\epsilon^{-4})` samples
@@ -18,6 +18,7 @@ Departures:
       hypergradient.
     * The constrained step could not be compared with the paper; the one above is the projection of
       a full step followed by a convex combination, which keeps x feasible.
+    * :math:`P_Y` is not the paper's; without a set y takes the plain step.
     * The average begins with the first hypergradient instead of zero.
 """
 

@@ -2,13 +2,13 @@ r"""SLIP: MA-SOBA with outer steps of a given length, after a warm start of the 
 
 .. math::
     w_t &= \theta (f_x(x_t, y_t; \xi_t) - J(x_t, y_t; \zeta_t) s_t) + (1 - \theta) w_{t-1}, \\
-    x_{t+1} &= x_t - \gamma_t w_t / (\|w_t\| + \epsilon), \\
-    y_{t+1} &= y_t - \lambda g_y(x_t, y_t; \zeta_t), \\
-    s_{t+1} &= s_t - \rho (H(x_t, y_t; \zeta_t) s_t - f_y(x_t, y_t; \xi_t)),
+    x_{t+1} &= x_t + \eta_t (P_X(x_t - \gamma_t w_t / (\|w_t\| + \epsilon)) - x_t), \\
+    y_{t+1} &= y_t + \eta_t (P_Y(y_t - \lambda g_y(x_t, y_t; \zeta_t)) - y_t), \\
+    s_{t+1} &= s_t - \rho \eta_t (H(x_t, y_t; \zeta_t) s_t - f_y(x_t, y_t; \xi_t)),
 
-while x stands still for the first steps. The length of a step is bounded however large the
-gradient is, which is what an outer loss of unbounded smoothness asks for. Needs
-:math:`\tilde O(\epsilon^{-4})` samples.
+with :math:`\eta_t = 1` by default, while x stands still for the first steps. The length of a step
+is bounded however large the gradient is, which is what an outer loss of unbounded smoothness asks
+for. Needs :math:`\tilde O(\epsilon^{-4})` samples.
 
 Reference: X. Gong, J. Hao, M. Liu, A Nearly Optimal Single Loop Algorithm for Stochastic Bilevel
 Optimization under Unbounded Smoothness, 2024, arXiv:2412.20017.
@@ -17,7 +17,8 @@ Departures:
     * The normalisation is a metric, A = (|w| + epsilon) I, and so combines with sets: the step is
       proximal.
     * The warm start is made of ordinary steps with a negligible outer one (`After`), so that it
-      draws fresh minibatches; it moves s too.
+      draws fresh minibatches; it moves s too, and w goes on averaging.
+    * The paper has neither sets nor eta.
     * As in `ma_soba`, all derivatives are taken at the same point.
     * The theory has a constant gamma of the order of epsilon; here it decreases as
       :math:`t^{-1/2}`.

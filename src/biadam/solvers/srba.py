@@ -6,10 +6,11 @@ minibatches:
 .. math::
     d_t &= D(z_t) \quad \text{every } q \text{ steps, otherwise} \quad
     d_t = d_{t-1} + D(z_t; \xi, \zeta) - D(z_{t-1}; \xi, \zeta), \\
-    z_{t+1} &= z_t - \gamma_z d_t,
+    z_{t+1} &= z_t + \eta_t (\operatorname{prox}_Z(z_t - \gamma_z A_z^{-1} d_t) - z_t),
 
-with constant steps. For n inner and m outer examples and q of the order of n + m minibatches'
-worth, it needs :math:`O((n + m)^{1/2} \epsilon^{-2})` samples, which is near optimal.
+with constant steps; eta and the metrics A of x and y are 1 and I by default. For n inner and m
+outer examples and q of the order of n + m minibatches' worth, it needs
+:math:`O((n + m)^{1/2} \epsilon^{-2})` samples, which is near optimal.
 
 Reference: M. Dagréou, T. Moreau, S. Vaiter, P. Ablin, A Lower Bound and a Near-Optimal Algorithm
 for Bilevel Empirical Risk Minimization, 2023, arXiv:2302.08766.
