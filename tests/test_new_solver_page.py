@@ -12,7 +12,7 @@ import pytest
 import biadam
 from biadam import Calls, SingleLoop
 from biadam.solvers import METHODS
-from biadam.solvers.about import FACTORIES
+from biadam.solvers.about import FACTORIES, SPACES
 from matrix import BEDS, Row
 
 PAGE = Path(__file__).parent.parent / "docs" / "contributing" / "new_solver.md"
@@ -20,10 +20,11 @@ PAGE = Path(__file__).parent.parent / "docs" / "contributing" / "new_solver.md"
 
 @pytest.fixture
 def blocks():
-    """The page's Python, the method's table entry taken back afterwards."""
+    """The page's Python, the method's entries in the tables taken back afterwards."""
     yield re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     METHODS.pop("example", None)
     FACTORIES.pop("example", None)
+    SPACES.pop("example", None)
     sys.modules.pop("example", None)
 
 
