@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 import biadam
 from biadam import Problem, metrics, models, outputs, proximal, schedules, solvers
@@ -25,7 +26,7 @@ from biadam.hypergradients import (
     Unrolled,
 )
 from biadam.sets import Affine, Box, HalfSpace, L2Ball
-from biadam.tasks import Quadratic, class_groups, fresh_tasks, hyper_cleaning, ridge
+from biadam.tasks import Quadratic, class_groups, fresh_tasks, hyper_cleaning, ridge, selection
 
 BED = Quadratic((2, 3), examples=4, noise=0.1)
 DIGITS = omniglot.few_shot_digits()[1]
@@ -63,6 +64,10 @@ def rows(x: Any, batch: Any) -> Any:
 
 def hypergradient(problem: Any = BED.problem, inner_batch: Any = BED.inner_data) -> Any:
     return biadam.hypergradient(problem, BED.x0, BED.y0, BED.outer_data, inner_batch)
+
+
+def short(task: Any) -> Any:
+    return run(task.problem, solvers.biadam_tracked(), task.source, jnp.full(7, 5 / 7), task.y0)
 
 
 class Fewer(AbstractSource):
@@ -395,6 +400,26 @@ MISTAKES: dict[str, MistakeRow] = {
     "rate above one": MistakeRow(
         lambda: schedules.Constant(1.5), "`Constant.outer` must be above 0 and at most 1"
     ),
+    "signal by its name": MistakeRow(
+        lambda: metrics.Adam(signal="momentum"),  # type: ignore[arg-type]
+        "`Adam.signal` must be fresh, momentum, .* but it is 'momentum'",
+    ),
+    "signal of a norm that is a number": MistakeRow(
+        lambda: metrics.Norm(signal=0),  # type: ignore[arg-type]
+        "`Norm.signal` must be fresh",
+    ),
+    "signal of AdaGrad that is none": MistakeRow(
+        lambda: metrics.AdaGrad(signal=None),  # type: ignore[arg-type]
+        "`AdaGrad.signal` must be fresh",
+    ),
+    "signal of AdaGradNorm that is a class": MistakeRow(
+        lambda: metrics.AdaGradNorm(signal=metrics.Adam),  # type: ignore[arg-type]
+        "`AdaGradNorm.signal` must be fresh",
+    ),
+    "signal of a transformation that is none": MistakeRow(
+        lambda: metrics.FromOptax(optax.scale_by_rms(), signal=3),  # type: ignore[arg-type]
+        "`FromOptax.signal` must be fresh",
+    ),
     "floor of zero": MistakeRow(lambda: metrics.Adam(floor=0.0), "`Adam.floor` must be above 0"),
     "decay above one": MistakeRow(
         lambda: metrics.Norm(decay=1.1), "`Norm.decay` must be at least 0 and at most 1"
@@ -424,6 +449,14 @@ MISTAKES: dict[str, MistakeRow] = {
         lambda: hyper_cleaning("minst"), "no data set 'minst': did you mean 'mnist'"
     ),
     "noise above one": MistakeRow(lambda: hyper_cleaning(noise=1.5), "`noise` must be at least 0"),
+    "too few weights": MistakeRow(
+        lambda: short(hyper_cleaning(train=100, validation=50)),
+        r"`x` must have one entry for each of the 100 training examples, but its shape is \(7,\)",
+    ),
+    "too few examples to choose from": MistakeRow(
+        lambda: short(selection(train=100, validation=50, choose=5)),
+        r"`x` must have one entry for each of the 100 training examples, but its shape is \(7,\)",
+    ),
     "more examples than there are": MistakeRow(
         lambda: hyper_cleaning(train=1500, validation=400),
         "ask for 1900 examples, but digits has 1797",

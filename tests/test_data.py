@@ -2,6 +2,9 @@
 
 import gzip
 import hashlib
+import http.client
+import io
+import urllib.request
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +13,7 @@ import pytest
 
 from biadam import Mistake
 from biadam.data import FullBatch, Minibatches
-from biadam.data.files import fetch
+from biadam.data.files import download, fetch
 from biadam.data.images import corrupt, split
 from biadam.data.sources import epoch_indices
 
@@ -110,3 +113,33 @@ def test_files_are_found_and_checked(tmp_path, monkeypatch):
     monkeypatch.delenv("BIADAM_DATA")
     assert fetch("other-ubyte", md5, (f"file://{tmp_path}/mirror/",)) == content
     assert (tmp_path / "cache" / "biadam" / "other-ubyte.gz").exists()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_another_data_set_with_the_same_names_is_passed_over(tmp_path, monkeypatch, packed):
+    content = b"digits"
+    for folder, inside in (("A-fashion", b"shirts"), ("MNIST", content)):
+        (tmp_path / folder).mkdir()
+        gzipped = packed and folder == "MNIST"
+        name = "images-ubyte.gz" if gzipped else "images-ubyte"
+        (tmp_path / folder / name).write_bytes(gzip.compress(inside) if gzipped else inside)
+    monkeypatch.setenv("BIADAM_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    assert fetch("images-ubyte", md5, ()) == content
+
+
+def test_a_mirror_that_breaks_off_is_followed_by_the_next(tmp_path, monkeypatch):
+    class Reply(io.BytesIO):
+        def read(self, *size):
+            raise http.client.IncompleteRead(b"x", 10)
+
+    whole = urllib.request.urlopen
+    broken = lambda url, timeout: Reply() if "first" in url else whole(url, timeout=timeout)
+    monkeypatch.setattr(urllib.request, "urlopen", broken)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second" / "file").write_bytes(b"content")
+    md5 = hashlib.md5(b"content", usedforsecurity=False).hexdigest()
+    mirrors = (f"file://{tmp_path}/first/", f"file://{tmp_path}/second/")
+    assert download("file", md5, mirrors) == b"content"

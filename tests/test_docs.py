@@ -1,6 +1,8 @@
 """What the pages claim about the code, and the code on the pages."""
 
+import ast
 import re
+import sys
 from pathlib import Path
 
 import jax
@@ -15,7 +17,71 @@ from biadam.sets import AbstractSet
 from biadam.tasks import Quadratic
 
 ROOT = Path(__file__).parent.parent
+PAGES = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))
 BED = Quadratic((2, 3), condition=3.0, noise=0.1)
+
+
+ABOVE = {"jax", "equinox", "optax", "jaxtyping", "numpy"}  # what the rooms above may import
+
+
+def test_no_room_imports_what_is_below_it():
+    """In the order of the table; the types of annotations and one measured table are exempt."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE)
+    order = [room.strip("/") for row in rows for room in re.findall(r"`([^`]*)`", row)]
+    source = Path(biadam.__file__).parent
+    for path in source.rglob("*.py"):
+        inside = path.relative_to(source).parts
+        if inside == ("__init__.py",):  # imports names when they are first used
+            continue
+        here = order.index(inside[0])
+        for package, lazy in imports(path, source):
+            if package[0] == "biadam":
+                name = package[1] if (source / package[1]).is_dir() else f"{package[1]}.py"
+                exempt = (inside[-1], name) == ("about.py", "tasks") and lazy
+                assert order.index(name) <= here or exempt, f"{path} imports {name}"
+            elif here <= order.index("driver.py") and not lazy:
+                assert package[0] in ABOVE | sys.stdlib_module_names, f"{path}: {package}"
+
+
+def imports(path, source):
+    """The modules that a file imports, and whether it does so inside a function."""
+    module = ast.parse(path.read_text())
+    types = {
+        id(node)
+        for branch in ast.walk(module)
+        if isinstance(branch, ast.If) and ast.unparse(branch.test) == "TYPE_CHECKING"
+        for node in ast.walk(branch)
+    }
+    here = ("biadam", *path.relative_to(source).parts[:-1])
+    for node in ast.walk(module):
+        if id(node) in types or not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        lazy = node.col_offset > 0
+        if isinstance(node, ast.Import):
+            yield from ((name.name.split("."), lazy) for name in node.names)
+        elif not node.level:
+            yield node.module.split("."), lazy
+        else:
+            base = here[: len(here) + 1 - node.level]
+            named = [node.module] if node.module else [name.name for name in node.names]
+            for name in named:
+                if name != "__version__":
+                    yield (*base, *name.split(".")), lazy
+
+
+@pytest.mark.parametrize("page", ["README.md", *PAGES])
+def test_links_of_a_page_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"[a-z]+:", link):
+            target, _, anchor = link.partition("#")
+            file = (ROOT / page).parent / target if target else ROOT / page
+            assert file.exists(), link
+            if anchor and file.suffix == ".md":
+                headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+                slugs = [re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings]
+                assert anchor in slugs, link
 
 
 def code(page):

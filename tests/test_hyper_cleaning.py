@@ -49,6 +49,16 @@ def test_losses_are_those_of_the_formula():
     np.testing.assert_array_equal(batch.features[:, -1], 1)  # the bias
 
 
+def test_ridge_inside_the_mean_is_the_printed_one():
+    outside = hyper_cleaning("digits", train=30, validation=20, ridge=0.3)
+    inside = hyper_cleaning("digits", train=30, validation=20, ridge=0.3, ridge_inside_mean=True)
+    batch, y = outside.source(jax.random.key(0), 0, 1).batch(0), outside.y0 + 1
+    losses = [float(task.problem.inner(task.x0, y, batch)) for task in (outside, inside)]
+    np.testing.assert_allclose(losses[0] - losses[1], 0.3 * (1 - 1 / 30) * y.size, rtol=1e-5)
+    assert inside.settings["stable"]["convexity"] == 2 * 0.3 / 30
+    assert inside.options["ridge_inside_mean"]
+
+
 def test_an_example_that_is_not_drawn_has_no_gradient():
     task = hyper_cleaning("digits", train=200, validation=20, batch=8)
     sample = task.source(jax.random.key(0), 0, 1)

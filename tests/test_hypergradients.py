@@ -182,6 +182,17 @@ def test_neumann_sum(terms):
     np.testing.assert_allclose(got, expected(series(terms + 1, 0.7)), rtol=1e-10)
 
 
+@pytest.mark.parametrize("terms", [1, 4])
+def test_neumann_sum_tells_what_the_series_leaves(terms):
+    """f_y - H s = (I - step H)^{Q + 1} f_y; told is the power before it, which is at hand."""
+    field = NeumannSum(terms, 0.7)(BED.problem, POINT, whole(terms + 2))
+    f_y = Y - BED.target
+    left = f_y - BED.hessian @ series(terms, 0.7) @ f_y
+    np.testing.assert_allclose(
+        field.residual, np.linalg.norm(left) / np.linalg.norm(f_y), rtol=1e-6
+    )
+
+
 def test_neumann_sum_applies_the_highest_sample_first():
     sample = BED.minibatches(1)(jax.random.key(3), 0, 4)
     hessians = np.asarray(sample.inner["hessian"]).mean(1)  # zeta, zeta^0, zeta^1, zeta^2

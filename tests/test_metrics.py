@@ -61,6 +61,8 @@ def test_norm():
     square = 0.9 * 0.1 * sizes[0] ** 2 + 0.1 * sizes[1] ** 2
     np.testing.assert_allclose(run(Norm(0.9, 0.01, squared=True)), np.sqrt(square) + 0.01)
     assert run(Norm(0.9, 0.01, squared=True)) >= run(Norm(0.9, 0.01))  # Jensen
+    started = Norm(0.9, 0.01, start=5.0, corrected=True)  # from which its share is taken away
+    np.testing.assert_allclose(run(started), b / (1 - 0.81) + 0.01)
 
 
 def test_norm_belief_starts_above_zero():

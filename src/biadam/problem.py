@@ -212,6 +212,8 @@ class Problem(eqx.Module):
         for name, loss, batch in losses:
             try:
                 value = jax.eval_shape(loss, x, y, batch)
+            except Mistake:
+                raise
             except Exception as error:
                 raise Mistake(
                     f"`Problem.{name}(x, y, batch)` can't be evaluated at the given x, y and a "

@@ -6,11 +6,11 @@ or altered file can't pass.
 
 import gzip
 import hashlib
+import http.client
 import os
-import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..errors import Mistake
@@ -29,29 +29,30 @@ def fetch(name: str, md5: str, mirrors: tuple[str, ...]) -> bytes:
     at the mirrors, in this order. The file may also lie there decompressed.
     """
     packed = f"{name}.gz"
-    for found, unpack in ((name, bytes), (packed, gzip.decompress)):
-        content = local(found, md5, unpack)
-        if content is not None:
-            return content
-    return download(packed, md5, mirrors, gzip.decompress)
+    content = local({name: bytes, packed: gzip.decompress}, md5)
+    return download(packed, md5, mirrors, gzip.decompress) if content is None else content
 
 
-def local(name: str, md5: str, unpack: Callable[[bytes], bytes] = bytes) -> bytes | None:
-    """The content of a file of this machine, if there is one of that name; the mirrors are left.
+def local(names: Mapping[str, Callable[[bytes], bytes]], md5: str) -> bytes | None:
+    """The content of a file of this machine, if one has a name of these; the mirrors are left.
 
-    ``md5`` is that of the unpacked content.
+    Each name comes with what unpacks such a file; ``md5`` is that of the unpacked content. Another
+    data set may have files of the same names.
     """
-    for path in find(name):
+    found = [(path, unpack) for name, unpack in names.items() for path in find(name)]
+    for path, unpack in found:
         try:
             content = unpack(path.read_bytes())
         except (OSError, EOFError, zlib.error):
             content = b""  # cut off or altered, like any other content
-        if not _is(content, md5):
-            raise Mistake(
-                f"{path} is not the published {name}: its checksum differs; remove it and "
-                f"take the original."
-            )
-        return content
+        if _is(content, md5):
+            return content
+    if found:
+        path, _ = found[0]
+        raise Mistake(
+            f"{path} is not the published {path.name}: its checksum differs; remove it and take "
+            f"the original."
+        )
     return None
 
 
@@ -71,7 +72,7 @@ def download(
             with urllib.request.urlopen(f"{mirror}{name}", timeout=30) as reply:
                 packed = reply.read()
             content = unpack(packed)
-        except (urllib.error.URLError, OSError, EOFError, zlib.error) as error:
+        except (OSError, http.client.HTTPException, EOFError, zlib.error) as error:
             reasons.append(str(getattr(error, "reason", error)))
             continue
         if _is(content, md5):

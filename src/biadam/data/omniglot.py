@@ -125,7 +125,7 @@ def small_background(number: int) -> Characters:
     if name not in _SMALL:
         raise errors.Mistake(f"`number` must be 1 or 2, but it is {number!r}.")
     md5 = _SMALL[name]
-    content = local(f"{name}.zip", md5) or download(f"{name}.zip", md5, _MIRRORS)
+    content = local({f"{name}.zip": bytes}, md5) or download(f"{name}.zip", md5, _MIRRORS)
     ink, numbers = read_archive(content)
     return Characters(shrink(ink, SIZE), _alphabet_of(numbers), numbers)
 
@@ -240,12 +240,13 @@ def _cache_path(part: _Part) -> Path:
 
 def _originals(part: _Part) -> np.ndarray:
     """The ink of a half of the data, at full size."""
-    array = local(f"{part.name}.npz", part.array_md5)
+    array = local({f"{part.name}.npz": bytes}, part.array_md5)
     if array is not None:
         with np.load(io.BytesIO(array)) as stored:
             return ~stored["images"]
     archive = f"{part.name}.zip"
-    content = local(archive, part.archive_md5) or download(archive, part.archive_md5, _MIRRORS)
+    md5 = part.archive_md5
+    content = local({archive: bytes}, md5) or download(archive, md5, _MIRRORS)
     return read_archive(content)[0]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.random as jr
+import optax.tree
 from jax import lax
 from jaxtyping import PyTree
 
@@ -37,6 +38,9 @@ class NeumannSum(AbstractImplicit):
 
     Consumes the minibatches zeta (for g_y), zeta^0 (for J) and zeta^1 .. zeta^Q, of which the
     highest is applied first.
+
+    The residual that it tells is that before the last term, the size of the last power over that of
+    f_y: one more product would be the price of its own.
     """
 
     terms: int = eqx.field(static=True, default=3)  # Q
@@ -59,8 +63,9 @@ class NeumannSum(AbstractImplicit):
             power = shrink(self.terms - j, carry[0])
             return power, tree.add_scale(carry[1], 1.0, power)
 
-        _, total = lax.fori_loop(0, self.terms, term, (f_y, f_y))
-        return Solved(tree.scale(self.step_size, total), self.terms)
+        power, total = lax.fori_loop(0, self.terms, term, (f_y, f_y))
+        left = tree.ratio(optax.tree.norm(power), optax.tree.norm(f_y))
+        return Solved(tree.scale(self.step_size, total), self.terms, left)
 
 
 class NeumannRandom(AbstractImplicit):
@@ -68,6 +73,7 @@ class NeumannRandom(AbstractImplicit):
     H(\zeta^i)) f_y` with k uniform on {0, .., K - 1}; only k products are computed.
 
     The length k is drawn from the sample's key, so that two evaluations with one sample share it.
+    One power of a random length says nothing of what the series leaves, so it tells no residual.
     Consumes the minibatches zeta (for g_y), zeta^0 (for J) and zeta^1 .. zeta^{K-1}.
     """
 

@@ -58,6 +58,7 @@ def hyper_cleaning(
     weights: Weights = FreeWeights(),
     batch: int = 128,
     ridge: float = 1e-3,
+    ridge_inside_mean: bool = False,
     seed: int = 0,
 ) -> Task:
     """Clean a data set of which a share of the training labels is wrong.
@@ -71,12 +72,14 @@ def hyper_cleaning(
             coefficients of a small function of each example, which few clean examples determine.
         batch: size of a minibatch, of either loss.
         ridge: C.
+        ridge_inside_mean: put C inside the mean over the data, as the paper prints it: C / n.
         seed: names the split and the corruption.
     """
     errors.number("ridge", ridge, above=0)
     images = corrupted(data, noise, train, validation, seed)
     examples, clean = images.examples, images.clean
     weighting = weights(images, seed)
+    penalty = ridge / len(images.given) if ridge_inside_mean else ridge
 
     validation_loss = jax.jit(lambda x, y: plain_loss(x, y, clean))
 
@@ -96,7 +99,7 @@ def hyper_cleaning(
             **images.shown(suspects, "suspect"),
         }
 
-    cleaning = lambda weighting: Problem(outer=plain_loss, inner=WeightedLoss(ridge, weighting))
+    cleaning = lambda weighting: Problem(outer=plain_loss, inner=WeightedLoss(penalty, weighting))
     source = Minibatches(outer=clean, inner=examples, size=batch)
     return Task(
         name="hyper-cleaning",
@@ -109,7 +112,7 @@ def hyper_cleaning(
         curves={"validation_loss": validation_loss},
         evaluate=evaluate,
         solver="biadam_tracked",
-        settings=weighting.settings(examples, ridge),
+        settings=weighting.settings(examples, penalty),
         steps=10_000 if data == "mnist" else 5_000,
         options={
             "data": data,
@@ -119,7 +122,10 @@ def hyper_cleaning(
             "weights": repr(weights),
             "batch": batch,
             "ridge": ridge,
+            "ridge_inside_mean": ridge_inside_mean,
         },
         keep=keep,
-        references=cache(lambda: references(images, cleaning(OnePerExample()), ridge, seed)),
+        references=cache(
+            lambda: references(images, cleaning(OnePerExample(len(images.given))), penalty, seed)
+        ),
     )

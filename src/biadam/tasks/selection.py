@@ -22,6 +22,7 @@ from ..problem import Problem
 from ..sets import CappedSimplex
 from .base import Task
 from .images import Corrupted, Labelled, corrupted, cross_entropy, fitted, start
+from .weights import entries
 
 RANDOM_CHOICES = 5
 
@@ -66,7 +67,7 @@ def selection(
 
     def inner(x: Array, y: Array, of: Labelled) -> Array:
         # The mean over all n examples times n / m is the sum over m.
-        return n / m * jnp.mean(x[of.index] * cross_entropy(y, of)) + ridge * jnp.sum(y**2)
+        return n / m * jnp.mean(entries(x, of, n) * cross_entropy(y, of)) + ridge * jnp.sum(y**2)
 
     validation_loss = jax.jit(lambda x, y: outer(x, y, clean))
 

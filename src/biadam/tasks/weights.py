@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..errors import Mistake
 from ..hypergradients import NeumannRandom
 from ..schedules import PowerDecay
 from .images import CLASSES, Corrupted, Labelled
@@ -32,8 +33,20 @@ class AbstractWeighting(eqx.Module):
         """What works for each method, with the penalty C of the inner loss."""
 
 
+def entries(x: Array, of: Labelled, count: int) -> Float[Array, " n"]:
+    """The entries of x that belong to these examples; another length would be read past its end."""
+    if x.shape != (count,):
+        raise Mistake(
+            f"`x` must have one entry for each of the {count} training examples, but its shape is "
+            f"{x.shape}."
+        )
+    return x[of.index]
+
+
 class OnePerExample(AbstractWeighting):
     """Each example has an entry of x of its own."""
+
+    count: int = eqx.field(static=True)  # of the training examples
 
     def start(self, examples: Labelled) -> Array:
         """See `AbstractWeighting`."""
@@ -41,7 +54,7 @@ class OnePerExample(AbstractWeighting):
 
     def __call__(self, x: Array, of: Labelled) -> Float[Array, " n"]:
         """See `AbstractWeighting`."""
-        return x[of.index]
+        return entries(x, of, self.count)
 
     def settings(self, examples: Labelled, ridge: float) -> dict[str, dict[str, Any]]:
         """By a coarse grid on the digits and a seed that none reports.
@@ -118,7 +131,7 @@ class FreeWeights:
 
     def __call__(self, images: Corrupted, seed: int) -> OnePerExample:
         """See `Weights`."""
-        return OnePerExample()
+        return OnePerExample(len(images.given))
 
 
 @dataclass(frozen=True)
