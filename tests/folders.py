@@ -78,7 +78,8 @@ def comparison(real, folder, noise=0.6, **change):
             },
             "steps_per_second": 12_345.6,
             "seconds": 2.0,
-            "compile_seconds": 1.0,
+            "compile_seconds": 1.25,
+            "other_seconds": 7.0,
             "diverged": 0,
             "targets": [
                 {"value": 1.0, "seconds": 0.25, "oracle_calls": 1000},

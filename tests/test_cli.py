@@ -1,6 +1,7 @@
 """The command line as a person or a script meets it."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -36,8 +37,25 @@ def test_a_run_ends_in_a_table_and_a_figure(biadam, tmp_path):
     assert err == ""
     for word in ("validation loss", "test accuracy", "auc", "f1", "a second", "outcome", "ok"):
         assert word in out
+    assert "residual" in out
     picture = tmp_path / out.strip().splitlines()[-1].removeprefix("figure: ")
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_says_what_to_install_where_its_extra_is_missing():
+    code = "import sys; sys.modules['typer'] = None; from biadam.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "biadam: the command line needs typer, which is not installed: pip install 'biadam[cli]'\n"
+    )
+
+
+def test_the_package_is_a_command_too():
+    words = [sys.executable, "-m", "biadam", "report"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "biadam: a report needs at least one folder" in done.stderr
 
 
 def test_json_is_one_object_and_nothing_else(biadam, tmp_path):
@@ -63,7 +81,7 @@ def test_json_is_one_object_and_nothing_else(biadam, tmp_path):
     assert json.loads(again)["metrics"] == told["metrics"]
 
 
-def test_references_stand_beside_a_run(biadam, monkeypatch):
+def test_references_stand_beside_a_run(biadam, monkeypatch, tmp_path):
     row = Reference("chance", {"test_accuracy": 0.1234})
     module = sys.modules[tasks.hyper_cleaning.__module__]
     monkeypatch.setattr(module, "references", lambda *words: [row])
@@ -73,7 +91,11 @@ def test_references_stand_beside_a_run(biadam, monkeypatch):
         ["chance", "-", "0.1234", "-", "-"]
     ]
     _, out, _ = biadam("run", "hyper-cleaning", *SMALL, "--references", "--json")
-    assert json.loads(out)["references"] == [row._asdict()]
+    told = json.loads(out)
+    assert told["references"] == load(tmp_path / told["directory"]).summary["references"]
+    assert told["references"] == [row._asdict()]
+    biadam("report", told["directory"])
+    assert "chance" in (tmp_path / told["directory"] / "report.html").read_text()
 
 
 def test_settings_reach_the_method(biadam):
@@ -104,6 +126,10 @@ def test_a_comparison_ends_in_tables_and_a_page(biadam, tmp_path, monkeypatch):
     assert status == 0
     for told in ("mean of 2 seeds", "test accuracy", "steps/s", "1 of 2", "step_size=(10.0, 0.1)"):
         assert told in out
+    assert [line.split() for line in out.splitlines() if "uniform weights" in line] == [
+        ["uniform", "weights", "-", "0.500", "-", "-"]
+    ]
+    assert re.search(r"off the clock \d+ s of compiling and \d+ s of evaluating", out)
     assert (tmp_path / out.strip().splitlines()[-1].removeprefix("page: ")).is_file()
     status, out, _ = biadam(*words, "--json")
     told = json.loads(out)
@@ -113,6 +139,23 @@ def test_a_comparison_ends_in_tables_and_a_page(biadam, tmp_path, monkeypatch):
         "soba.step_size=10.0,0.1;1e9,1e9", "'soba.step_size=10.0,0.1;1e9,1e9'"
     )
     assert told["options"]["train"] == 60
+
+
+def test_a_comparison_of_methods_that_all_diverge_tells_so(biadam, tmp_path, monkeypatch):
+    monkeypatch.setattr(work, "alone", lambda programs: None)
+    monkeypatch.setattr(sys.modules["biadam.tasks.hyper_cleaning"], "references", lambda *_: [])
+    words = ("compare", "hyper-cleaning", "--train", "60", "--validation", "40", "--workers", "1")
+    words += ("--solvers", "soba", "--oracle-calls", "200", "--seeds", "1", "--noise", "0.5")
+    words += ("--weights", "function", "--grid", "soba.step_size=1e9,1e9;1e8,1e8")
+    status, out, _ = biadam(*words)
+    assert status == 0
+    assert "* soba: every setting diverged" in out
+    folder = "compare-hyper-cleaning-digits-noise-0.5-train-60-validation-40-weights-function"
+    folder += "-solvers-soba-oracle-calls-200.0-seeds-1-soba.step_size=1e9,1e9_1e8,1e8"
+    told = json.loads((tmp_path / "biadam-runs" / folder / "comparison.json").read_text())
+    assert told["options"]["weights"] == "WeightFunction()"
+    assert (tmp_path / "biadam-runs" / folder / "report.html").is_file()
+    assert [*(tmp_path / "biadam-runs" / "cache").glob("*/*.npz")]
 
 
 def test_a_diverging_run_says_so(biadam):
@@ -127,7 +170,7 @@ def test_a_diverging_run_says_so(biadam):
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        (("run", "hyper-cleanin"), "Did you mean 'hyper-cleaning'?"),
+        (("run", "hyper-cleanin"), "Did you mean 'hyper-cleaning'"),
         (("rum",), "Did you mean 'run'?"),
         (("run", "hyper-cleaning", "--nois", "1"), "--noise"),
         (("run", "hyper-cleaning", "--steps", "many"), "--steps"),
@@ -142,6 +185,7 @@ def test_a_diverging_run_says_so(biadam):
             "'--seed': Input should be greater than or equal to 0",
         ),
         (("run", "hyper-cleaning", "--out", "/dev/null/here"), "`--out` must be a folder that can"),
+        (("run", "hyper-cleaning", "--out", "/proc/self"), "`--out` must be a folder that can"),
         (("run", "hyper-cleaning", "--set", "step_size=1e400,1"), "above 0 and finite"),
         (("run", "hyper-cleaning", "--set", "step_size"), "takes KEY=VALUE"),
         (("run", "hyper-cleaning", "--set", "step_size=(1"), "can't be read"),

@@ -2,23 +2,31 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import joblib
 import numpy as np
+import optax
 import pytest
 from joblib.externals import loky
 
 import biadam
 from biadam import comparison, record, settings, solvers
 from biadam.comparison import halving, work
+from biadam.comparison.board import Board
 from biadam.comparison.cache import Cache, Entry
 from biadam.comparison.plan import Plan
 from biadam.comparison.referee import TUNING
-from biadam.comparison.summary import interval
+from biadam.comparison.search import Search, labels
+from biadam.comparison.summary import Found, interval, rows
 from biadam.hypergradients import Newton, Steps
+from biadam.report import figures, page
 from biadam.solvers import space
 from biadam.solvers.about import SPACES
 from biadam.stationarity import inner_solution
@@ -45,6 +53,10 @@ class Noted:
     def __init__(self):
         self.looks = []
         self.test = lambda x: float(jnp.sum(x))
+
+    def __getstate__(self):
+        """What is written down is no part of the task."""
+        return {}
 
     def make(self, seed: int, shift: float = 0.0) -> Task:
         start = np.random.default_rng(seed).normal(size=2)
@@ -233,11 +245,57 @@ def test_a_method_that_refuses_or_diverges_has_a_row_that_says_so(tmp_path):
     found = biadam.compare(
         Noted().make, out=tmp_path, seeds=1, grids=grids, **{**STEPS, "methods": list(grids)}
     )
-    rows = {row.solver: row for row in found.rows}
-    assert rows["soba"].note == "every setting diverged"
-    assert rows["soba"].diverged_settings == 2
-    assert "`rate` must be above 0" in rows["newton_cg"].refused
+    by_name = {row.solver: row for row in found.rows}
+    assert by_name["soba"].note == "every setting diverged"
+    assert by_name["soba"].diverged_settings == 2
+    assert "`rate` must be above 0" in by_name["newton_cg"].refused
     assert all(not row.metrics and not row.runs for row in found.rows)
+    page([tmp_path], tmp_path / "report.html")
+    assert figures([tmp_path], tmp_path / "figures") == []
+
+
+def test_one_setting_that_is_refused_refuses_no_method(tmp_path):
+    grids = {"soba": {"step_size": [(-1.0, 0.5), (0.1, 0.5)]}}
+    words = {**STEPS, "methods": ["soba"]}
+    (row,) = biadam.compare(Noted().make, out=tmp_path, seeds=1, grids=grids, **words).rows
+    assert row.refused == "" and row.runs == ["soba/seed0"]
+    assert row.setting == {"step_size": "(0.1, 0.5)"}
+    assert "1 of 2 settings were refused: `step_size[outer]` must be" in row.note
+
+
+def test_what_hinders_today_is_not_kept_as_a_refusal(tmp_path):
+    noted, words = Noted(), {**STEPS, "methods": ["soba"], "seeds": 1, "settings": 1}
+    noted.test = missing = Missing()
+    with pytest.raises(biadam.Mistake, match="no data"):
+        biadam.compare(noted.make, out=tmp_path, **words)
+    missing.there = True
+    found = biadam.compare(noted.make, out=tmp_path, **words)
+    assert found.rows[0].runs and found.summary["references"]
+
+
+class Missing:
+    """A judge whose data comes later."""
+
+    there = False
+
+    def __call__(self, x):
+        if not self.there:
+            raise biadam.Mistake("no data")
+        return 0.0
+
+
+def test_targets_are_as_fine_as_the_way_that_is_left():
+    def found(*values):
+        curve = {"curve_loss": np.array(values), "clock": np.arange(3.0), "calls": np.ones((3, 4))}
+        run = Entry({"outcome": "ok", "metrics": {}, "steps_per_second": 1.0}, curve)
+        return rows(
+            [Found("soba", "other", {}, 1, 0, "", "", [run], {"soba/seed0": run})], "loss", False
+        )
+
+    values = lambda *of: [target["value"] for target in found(*of)[0].targets]
+    assert values(2847.0, 2820.0, 2803.0) == [2825.0, 2811.8, 2805.2]
+    assert values(2.3, 1.0, 0.4) == [1.35, 0.78, 0.49]
+    assert values(1.0, 1.0, 1.0) == []
 
 
 def test_penalised_methods_are_judged_at_the_minimiser(tmp_path):
@@ -277,6 +335,30 @@ def test_every_method_declares_where_to_search(name):
             assert settings.show(settings.read(settings.show(value), key)) == settings.show(value)
 
 
+TASKS = {
+    "cleaning": lambda: biadam.tasks.hyper_cleaning(),
+    "cleaning by a function": lambda: biadam.tasks.hyper_cleaning(
+        weights=biadam.tasks.WeightFunction(), train=60, validation=40
+    ),
+    "fresh": lambda: biadam.tasks.few_shot_task("digits", setting="fresh", channels=4),
+    "groups": lambda: biadam.tasks.few_shot_task("digits", setting="groups", channels=4),
+    "ridge": lambda: biadam.tasks.ridge(),
+    "selection": lambda: biadam.tasks.selection(),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_s_own_settings_can_be_searched_around(name):
+    task = TASKS[name]()
+    for method in solvers.__all__:
+        factory, base = getattr(solvers, method), task.settings.get(method, {})
+        if not task.refuses(method):
+            found = space.settings(factory, SPACES[method], base, 3)
+            assert len({str(labels([of])) for of in found}) == 3
+            for setting in found:
+                factory(**setting)
+
+
 def test_a_search_fills_its_ranges_evenly():
     points = space.evenly(16, 2)
     for axis in points.T:  # a sixteenth each, but for one
@@ -304,8 +386,9 @@ def test_an_interval_is_the_textbook_one():
     assert interval([2.0]) == {"mean": 2.0, "low": None, "high": None, "values": [2.0]}
 
 
-def test_other_processes_reach_the_same(tmp_path, monkeypatch):
-    monkeypatch.setenv("JAX_ENABLE_X64", "1")
+def test_other_processes_reach_the_same(tmp_path):
+    """Also in the precision of this one, which they are told."""
+    assert jax.config.jax_enable_x64 and "JAX_ENABLE_X64" not in os.environ
     words = {"methods": ["soba"], "oracle_calls": 200.0, "seeds": 1, "settings": 2}
     task = {"train": 60, "validation": 60, "junk": 0, "batch": 8}
     here, there = (
@@ -346,7 +429,7 @@ def test_what_decides_a_run_is_in_its_key():
             ({"shift": 1.0}, comparison.Seconds(1.0), range(TUNING, TUNING + 1)),
         ]
     ]
-    plain = {"purpose": "tuning", "solver": "soba", "given": {}, "seed": 0}
+    plain = {"purpose": "tuning", "solver": "soba", "given": {}, "shown": {}, "seed": 0}
     spent = comparison.Seconds(1.0)
     keys = [plan.trial(**plain, budget=spent).key for plan in plans]
     for other in (
@@ -354,13 +437,89 @@ def test_what_decides_a_run_is_in_its_key():
         {"solver": "mrbo"},
         {"given": {"step_size": (0.1, 0.1)}},
         {"given": {"step_size": (0.1, 0.2)}},
+        {"given": {"base": optax.adam(0.1)}},  # a pair of functions that show alike
+        {"given": {"base": optax.adam(1e-6)}},
+        {"given": {"step_size": (optax.exponential_decay(0.1, 9, 0.5), 0.1)}},
+        {"given": {"step_size": (optax.exponential_decay(0.1, 9, 0.6), 0.1)}},
         {"seed": 1},
         {"budget": comparison.Seconds(2.0)},
         {"budget": comparison.OracleCalls(1.0)},
     ):
         keys.append(plans[0].trial(**{**plain, "budget": spent, **other}).key)
-    assert len(set(keys)) == len(keys) == 9
+    with jax.enable_x64(True):
+        wide = Plan(comparison.Recipe(noted.make, {}), spent, range(1), range(1), Cache(Path()), 1)
+        keys.append(wide.trial(**plain, budget=spent).key)
+    assert len(set(keys)) == len(keys) == 14
     assert plans[0].trial(**plain, budget=spent).key == keys[0]
+
+
+def test_settings_that_show_alike_have_numbers():
+    found = labels([{"base": optax.adam(rate), "x": rate} for rate in (0.1, 1e-6, 0.1)])
+    assert [of["x"] for of in found] == ["0.1", "1e-06", "0.1"]
+    assert [of["base"][-2:] for of in found] == ["#1", "#2", "#1"]
+
+
+SCRIPT = """
+import dataclasses, enum
+import equinox as eqx, jax, jax.numpy as jnp, optax
+from biadam.comparison.fingerprint import digest
+
+class Kind(enum.Enum):
+    ONE = 1
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    share: float = 0.5
+    def make(self, seed):
+        return seed in {"a", "b", "c", "d"} and WORDS and type(self)
+
+class Net(eqx.Module):
+    w: jax.Array
+    def __call__(self, x):
+        return super().__hash__() + self.w * x
+
+WORDS = {"e", "f", "g", "h"}
+things = [Options, Options(0.1).make, Options(0.2).make, Net(jnp.ones(2)), Net(jnp.zeros(2)), Kind]
+things += [lambda seed: WORDS, lambda seed: Kind, jax.jit(lambda x: x + 1), optax.adam(0.1)]
+print(*map(digest, things))
+"""
+
+
+def test_a_script_is_found_again_by_what_it_says(tmp_path):
+    """Also by its classes and its sets, whose order is another in each process."""
+    told = []
+    for salt, head in (("1", ""), ("2", ""), ("3", "# a line that says nothing\n")):
+        (tmp_path / "script.py").write_text(head + SCRIPT)
+        words = [sys.executable, str(tmp_path / "script.py")]
+        environment = {**os.environ, "PYTHONHASHSEED": salt}
+        told.append(subprocess.run(words, env=environment, capture_output=True, check=True).stdout)
+    assert told[0] == told[1]
+    first, moved = (of.split() for of in (told[0], told[2]))
+    compiled = 8  # JAX notes the line that a compiled function stands in
+    assert [i for i in range(10) if first[i] != moved[i]] == [compiled]
+    assert len(set(first)) == 10
+
+
+def test_what_is_chosen_does_not_depend_on_the_order_of_the_runs(tmp_path, monkeypatch):
+    """Settings 0 and 2 are equally good, and so are all means but for the order of summation."""
+    noted = Noted()
+    scores = {0: (0.1, 0.2, 0.3), 1: (1.0, 1.0, 1.0), 2: (0.3, 0.2, 0.1)}
+    recipe = comparison.Recipe(noted.make, {})
+    plan = Plan(recipe, comparison.Samples(9.0), range(1), range(3), Cache(tmp_path), 1)
+    chosen = []
+    for order in (list, reversed):
+
+        def made(act, trials, order=order):
+            for trial in order(trials):
+                score = scores[trial.given["mixing"]][trial.seed]
+                yield trial, Entry({"score": score}, {})
+
+        monkeypatch.setattr(plan, "made", made)
+        candidates = {"soba": [{"mixing": index} for index in scores]}
+        search = Search(plan, noted.make(0), candidates, Board(False, ""))
+        search.tune()
+        chosen.append(search.alive["soba"])
+    assert chosen[0] == chosen[1]
 
 
 def test_a_task_is_told_by_all_that_makes_it():

@@ -145,7 +145,7 @@ def test_a_table_has_methods_and_references_in_one_order(folder, tmp_path):
     soba = rows[4]
     assert soba[1:] == [
         *("0.510", "0.8810", "0.25 s", "1,000", "-", "-"),
-        *("12,300", "0 of 2", "3 of 9"),
+        *("12,300", "1.25 s", "7 s", "0 of 2", "3 of 9"),
     ]
     assert rows[6][1:3] == ["-", "-"]
     assert rows[6][-2:] == ["2 of 2", "25 of 25"]

@@ -1,21 +1,22 @@
 """The command line. Everything slow is imported by the command that needs it."""
 
+import inspect
 import json
-import re
 import sys
+import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .cli_compare import compare_app, reproduce_app
+from .cli_compare import Kind, compare_app, place, reproduce_app, unusual, weights_of
 from .errors import Mistake, unknown
 
 if TYPE_CHECKING:
     from .record import Record
-    from .tasks import Reference, Task
-    from .tasks.weights import Weights
+    from .tasks import Task
 
 app = typer.Typer(
     help="Stochastic bilevel optimisation.",
@@ -60,8 +61,8 @@ References = Annotated[
     bool,
     typer.Option(
         "--references",
-        help="Also print what simpler means reach, and the optimum. Takes some seconds, on MNIST "
-        "about twenty; then they are kept.",
+        help="Also print and save what simpler means reach, and the optimum. Takes some seconds, "
+        "on MNIST about twenty; then they are kept.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")]
@@ -69,19 +70,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, and n
 
 @run_app.command("hyper-cleaning")
 def hyper_cleaning(
-    context: typer.Context,
     solver: Solver = None,
     data: Annotated[str, typer.Option(help="digits (embedded) or mnist.")] = "digits",
     noise: Annotated[float, typer.Option(help="Share of wrong training labels.")] = 0.6,
     train: Annotated[int | None, typer.Option(help="Training examples.")] = None,
     validation: Annotated[int | None, typer.Option(help="Clean examples.")] = None,
-    weights: Annotated[
-        str,
-        typer.Option(
-            help="free: one for each example, or function: of a few traits of an example, which "
-            "few clean examples can determine."
-        ),
-    ] = "free",
+    weights: Kind = "free",
     batch: Annotated[int, typer.Option(help="Size of a minibatch.")] = 128,
     references: References = False,
     steps: Steps = None,
@@ -92,21 +86,19 @@ def hyper_cleaning(
     as_json: Json = False,
 ) -> None:
     """Learn which training labels are wrong, from a few clean examples."""
+    given = dict(locals())
     from . import tasks
 
-    kinds: dict[str, Weights] = {"free": tasks.FreeWeights(), "function": tasks.WeightFunction()}
-    if weights not in kinds:
-        raise unknown("kind of weights", weights, kinds)
     task = tasks.hyper_cleaning(
         data,
         noise=noise,
         train=train,
         validation=validation,
-        weights=kinds[weights],
+        weights=weights_of(weights),
         batch=batch,
         seed=seed,
     )
-    folder = out or _named(context, task)
+    folder = out or _named(hyper_cleaning, given, task)
     _run(task, solver, settings or [], steps, seconds, seed, folder, as_json, references)
 
 
@@ -123,7 +115,6 @@ FewShotData = Annotated[
 
 @run_app.command("hyper-representation")
 def hyper_representation(
-    context: typer.Context,
     solver: Solver = None,
     data: FewShotData = None,
     way: Way = 5,
@@ -145,6 +136,7 @@ def hyper_representation(
     as_json: Json = False,
 ) -> None:
     """Learn features on which a new task is learned from a few examples."""
+    given = dict(locals())
     from .tasks import few_shot_task
 
     task = few_shot_task(
@@ -160,13 +152,12 @@ def hyper_representation(
         episodes=episodes,
         seed=seed,
     )
-    folder = out or _named(context, task)
+    folder = out or _named(hyper_representation, given, task)
     _run(task, solver, settings or [], steps, seconds, seed, folder, as_json)
 
 
 @run_app.command("ridge")
 def ridge(
-    context: typer.Context,
     solver: Solver = None,
     data: Annotated[str, typer.Option(help="diabetes or breast_cancer (embedded).")] = "diabetes",
     most: Annotated[float | None, typer.Option(help="No penalty above this.")] = None,
@@ -185,6 +176,7 @@ def ridge(
     as_json: Json = False,
 ) -> None:
     """Tune a penalty for every feature of a linear model."""
+    given = dict(locals())
     if most is not None and sparse is not None:
         raise Mistake("`--most` and `--sparse` can't be given together; choose one of them.")
     from . import sets, tasks
@@ -203,13 +195,12 @@ def ridge(
         batch=batch,
         seed=seed,
     )
-    folder = out or _named(context, task)
+    folder = out or _named(ridge, given, task)
     _run(task, solver, settings or [], steps, seconds, seed, folder, as_json)
 
 
 @run_app.command("selection")
 def selection(
-    context: typer.Context,
     solver: Solver = None,
     data: Annotated[str, typer.Option(help="digits (embedded) or mnist.")] = "digits",
     choose: Annotated[int | None, typer.Option(help="Examples to choose.")] = None,
@@ -225,6 +216,7 @@ def selection(
     as_json: Json = False,
 ) -> None:
     """Choose the training examples to learn from, by a few clean ones."""
+    given = dict(locals())
     from . import tasks
 
     task = tasks.selection(
@@ -236,7 +228,7 @@ def selection(
         batch=batch,
         seed=seed,
     )
-    folder = out or _named(context, task)
+    folder = out or _named(selection, given, task)
     _run(task, solver, settings or [], steps, seconds, seed, folder, as_json)
 
 
@@ -261,10 +253,11 @@ def make_report(
     folders = directories or []
     if out is not None and out.suffix != ".html":
         raise Mistake(f"`--out` must name a file that ends in .html, but it is {str(out)!r}.")
-    place = out or (folders[0] if len(folders) == 1 else Path("biadam-runs")) / "report.html"
-    print(f"page: {page(folders, place)}")
-    drawn = figures(folders, place.with_name(f"{place.stem}-figures"))
-    print(f"figures: {drawn[0].parent}")
+    at = out or (folders[0] if len(folders) == 1 else Path("biadam-runs")) / "report.html"
+    print(f"page: {page(folders, at)}")
+    drawn = figures(folders, at.with_name(f"{at.stem}-figures"))
+    if drawn:
+        print(f"figures: {drawn[0].parent}")
 
 
 @app.command()
@@ -306,18 +299,12 @@ NAMED = ("solver", "data", "seed")  # options that a folder's name always has a 
 UNNAMED = ("out", "as_json", "references")  # those that change no result
 
 
-def _named(context: typer.Context, task: "Task") -> Path:
+def _named(command: Callable[..., None], given: dict[str, Any], task: "Task") -> Path:
     """The folder of a run that names none: another run has another, as far as options tell."""
-    given = context.params
-    words = [task.name, task.data, given["solver"] or task.solver]
-    for option in context.command.params:
-        name = str(option.name)
-        value = given.get(name)
-        if name in (*NAMED, *UNNAMED) or value in (None, option.default):
-            continue
-        texts = value if name == "settings" else [f"{name.replace('_', '-')}-{value}"]
-        words += [re.sub(r"[^\w.,=+-]+", "_", text).strip("_") for text in texts]
-    return Path("biadam-runs") / "-".join([*words, f"seed{given['seed']}"])
+    usual = {name: of.default for name, of in inspect.signature(command).parameters.items()}
+    beside = {k: v for k, v in given.items() if k not in (*NAMED, *UNNAMED)}
+    words = [task.name, task.data, given["solver"] or task.solver, *unusual(beside, usual)]
+    return place([*words, f"seed{given['seed']}"])
 
 
 def _run(
@@ -360,12 +347,13 @@ def _run(
         print(f"biadam: {remark}", file=sys.stderr)
     written = record.save(folder, task, name, dict(p.split("=", 1) for p in pairs), seed, result)
     picture = report.figure(written)
-    beside = task.references() if references else []
+    if references:
+        beside = [row._asdict() for row in task.references()]
+        written = record.write(folder, {**written.summary, "references": beside}, written.arrays)
     if as_json:
-        told = {"references": [row._asdict() for row in beside]} if references else {}
-        print(json.dumps(written.summary | told))
+        print(json.dumps(written.summary))
     else:
-        _show(written, picture, beside)
+        _show(written, picture)
     if result.outcome is Outcome.DIVERGED:
         raise typer.Exit(DIVERGED)
 
@@ -374,13 +362,16 @@ def _make(folder: Path) -> None:
     """Make sure of the folder before a long run, and not after it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise Mistake(
-            f"`--out` must be a folder that can be made, but {folder} can't: {error.strerror}."
+            f"`--out` must be a folder that can be made and written to, but {folder} can't: "
+            f"{error.strerror}."
         ) from error
 
 
-def _show(written: "Record", picture: Path, references: "list[Reference]") -> None:
+def _show(written: "Record", picture: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -397,18 +388,20 @@ def _show(written: "Record", picture: Path, references: "list[Reference]") -> No
     drawn.add_row(
         "oracle calls", ", ".join(f"{name.replace('_', ' ')}s {n:,}" for name, n in calls.items())
     )
+    if summary["residual"] is not None:
+        drawn.add_row("residual of H s = f_y", f"{summary['residual']:.2g}")
     drawn.add_row("outcome", summary["outcome"])
     console = Console()
     console.print(title, style="bold")
     console.print(drawn)
-    if references:
+    if summary.get("references"):
         beside = Table(box=None, pad_edge=False)
         beside.add_column("for reference", no_wrap=True)
         for name in summary["metrics"]:
             beside.add_column(name.replace("_", " "), justify="right")
-        for row in references:
-            values = (row.metrics.get(name) for name in summary["metrics"])
-            beside.add_row(row.name, *("-" if v is None else f"{v:.4f}" for v in values))
+        for row in summary["references"]:
+            values = (row["metrics"].get(name) for name in summary["metrics"])
+            beside.add_row(row["name"], *("-" if v is None else f"{v:.4f}" for v in values))
         console.print(beside)
     console.print(f"figure: {picture}", soft_wrap=True)
 

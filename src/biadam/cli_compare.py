@@ -1,19 +1,22 @@
 """The commands that compare methods; everything slow is imported when one runs."""
 
+import hashlib
 import inspect
 import json
+import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from .errors import Mistake
+from .errors import Mistake, unknown
 
 if TYPE_CHECKING:
     from .comparison import Comparison
+    from .tasks.weights import Weights
 
 compare_app = typer.Typer(
     help="Tune several methods on a task alike, and compare what each reaches.",
@@ -56,8 +59,40 @@ Workers = Annotated[int | None, typer.Option(help="Processes; one for each core 
 Data = Annotated[str, typer.Option(help="digits (embedded) or mnist.")]
 Noise = Annotated[float, typer.Option(help="Share of wrong training labels.")]
 Batch = Annotated[int, typer.Option(help="Size of a minibatch.")]
+Kind = Annotated[
+    str,
+    typer.Option(
+        help="free: one for each example, or function: of a few traits of an example, which few "
+        "clean examples can determine."
+    ),
+]
 Train = Annotated[int | None, typer.Option(help="Training examples.")]
 Validation = Annotated[int | None, typer.Option(help="Validation examples.")]
+
+
+RUNS = Path("biadam-runs")
+LONGEST = 200  # letters of a folder's name
+UNNAMED = ("data", "out", "as_json", "workers")  # in words of their own, or no matter
+
+
+def unusual(given: Mapping[str, Any], usual: Mapping[str, Any]) -> list[str]:
+    """Words of a folder's name for options that are not the usual ones."""
+    words = []
+    for name, value in given.items():
+        if value in (None, usual[name]):
+            continue
+        pairs = name in ("settings", "grid") and isinstance(value, list)  # they name themselves
+        texts = value if pairs else [f"{name.replace('_', '-')}-{value}"]
+        words += [re.sub(r"[^\w.,=+-]+", "_", text).strip("_") for text in texts]
+    return words
+
+
+def place(words: Sequence[str]) -> Path:
+    """A folder that is named by words, short enough for any disk."""
+    name = "-".join(words)
+    if len(name) > LONGEST:
+        name = f"{name[: LONGEST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return RUNS / name
 
 
 class Asked(NamedTuple):
@@ -73,13 +108,25 @@ def _hyper_cleaning(
     noise: Noise = 0.6,
     train: Train = None,
     validation: Validation = None,
+    weights: Kind = "free",
     batch: Batch = 128,
 ) -> Asked:
     """Which method cleans best."""
     from .tasks import hyper_cleaning
 
     options = {"noise": noise, "train": train, "validation": validation, "batch": batch}
-    return Asked("hyper-cleaning", hyper_cleaning, {"data": data, **options})
+    form = {"data": data, "weights": weights_of(weights)}
+    return Asked("hyper-cleaning", hyper_cleaning, {**form, **options})
+
+
+def weights_of(kind: str) -> "Weights":
+    """What x is in the cleaning of labels, by its name on the command line."""
+    from .tasks import FreeWeights, WeightFunction
+
+    kinds: dict[str, Weights] = {"free": FreeWeights(), "function": WeightFunction()}
+    if kind not in kinds:
+        raise unknown("kind of weights", kind, kinds)
+    return kinds[kind]
 
 
 def _ridge(
@@ -146,6 +193,7 @@ class Effort(NamedTuple):
 
 def _compare(
     task: Asked,
+    usual: Path,
     solvers: Solvers = "paper",
     seconds: Seconds = None,
     oracle_calls: OracleCalls = None,
@@ -165,16 +213,17 @@ def _compare(
     names = chosen(solvers)
     grids = _grids(grid or [], names)
     effort = Effort(seconds, oracle_calls, samples, seeds, tuning_seeds, settings, workers)
-    folder = out or Path("biadam-runs") / f"compare-{task.name}-{task.options['data']}"
-    _alone(folder)
+    folder, keep = out or usual, out or RUNS  # those without a place of their own share runs
+    _alone(keep)
     _announce(effort, len(names))
-    found = _run(task, names, effort, grids, folder, folder)
-    place = _page([folder], folder)
+    found = _run(task, names, effort, grids, folder, keep)
     if as_json:
         print(json.dumps(found.summary))
     else:
         _show(found)
-        print(f"page: {place}")
+    written = _page([folder], folder)
+    if not as_json:
+        print(f"page: {written}")
 
 
 def _run(
@@ -236,15 +285,19 @@ def _page(folders: list[Path], into: Path) -> Path:
 def _command(options: Callable[..., Asked]) -> Callable[..., None]:
     """A command with the options of a task, which the function reads, and the common ones."""
     own = inspect.signature(options).parameters
-    common = {n: p for n, p in inspect.signature(_compare).parameters.items() if n != "task"}
+    both = inspect.signature(_compare).parameters
+    common = {n: p for n, p in both.items() if n not in ("task", "usual")}
+    usual = {name: p.default for name, p in (*own.items(), *common.items())}
 
     def command(**given: Any) -> None:
         task = options(**{name: given[name] for name in own})
-        _compare(task, **{name: given[name] for name in common})
+        beside = {k: v for k, v in given.items() if k not in UNNAMED}
+        words = ["compare", task.name, task.options["data"], *unusual(beside, usual)]
+        _compare(task, place(words), **{name: given[name] for name in common})
 
     keyword = inspect.Parameter.KEYWORD_ONLY
-    both = [p.replace(kind=keyword) for p in (*own.values(), *common.values())]
-    command.__signature__ = inspect.Signature(both)  # type: ignore[attr-defined]
+    every = [p.replace(kind=keyword) for p in (*own.values(), *common.values())]
+    command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     command.__doc__ = options.__doc__
     return command
 
@@ -278,7 +331,7 @@ def figure_2(
     for level in levels:
         print(f"biadam: {level:g} of the labels wrong", file=sys.stderr)
         folders.append(keep / f"noise-{level:g}")
-        task = _hyper_cleaning(data, level, train, validation, batch)
+        task = _hyper_cleaning(data, level, train, validation, batch=batch)
         _show(_run(task, names, effort, {}, folders[-1], keep))
     print(f"page: {_page(folders, keep)}")
 
@@ -347,18 +400,30 @@ def _show(found: "Comparison") -> None:
     from rich.table import Table
 
     rows = [row for row in found.rows if not row.refused]
-    metrics = list(next((row.metrics for row in rows if row.metrics), {}))
-    targets = [target["value"] for target in rows[0].targets] if rows else []
+    beside = found.summary["references"]
+    named = [row.metrics for row in rows] + [reference["metrics"] for reference in beside]
+    metrics = list(dict.fromkeys(name for of in named for name in of))
     results = Table(box=None, pad_edge=False, title=_title(found), title_justify="left")
     results.add_column("method", no_wrap=True)
-    spent = [f"{found.summary['metric'].replace('_', ' ')} {value:g}" for value in targets]
-    for heading in (*(name.replace("_", " ") for name in metrics), *spent, "steps/s"):
-        results.add_column(heading, justify="right", overflow="fold")
+    for name in metrics:
+        results.add_column(name.replace("_", " "), justify="right", overflow="fold")
+    for row in rows:
+        cells = (_interval(row.metrics.get(name)) for name in metrics)
+        results.add_row(row.solver + ("*" if row.note else ""), *cells)
+    for reference in beside:
+        values = (reference["metrics"].get(name) for name in metrics)
+        cells = ("-" if value is None else f"{value:.3f}" for value in values)
+        results.add_row(reference["name"], *cells, style="italic")
+    metric = found.summary["metric"].replace("_", " ")
+    title = f"seconds and oracle calls to reach a {metric} of"
+    speed = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    targets = [target["value"] for target in rows[0].targets] if rows else []
+    speed.add_column("method", no_wrap=True)
+    for heading in (*(f"{value:g}" for value in targets), "steps/s"):
+        speed.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         pace = "-" if row.steps_per_second is None else f"{row.steps_per_second:,.3g}"
-        reached = (_reached(target) for target in row.targets)
-        cells = (_interval(row.metrics.get(name)) for name in metrics)
-        results.add_row(row.solver + ("*" if row.note else ""), *cells, *reached, pace)
+        speed.add_row(row.solver, *(_reached(target) for target in row.targets), pace)
     chosen = Table(box=None, pad_edge=False, title="settings", title_justify="left")
     for heading in ("method", "diverged", "chosen"):
         chosen.add_column(heading, no_wrap=heading != "chosen", overflow="fold")
@@ -367,9 +432,20 @@ def _show(found: "Comparison") -> None:
         chosen.add_row(row.solver, f"{row.diverged_settings} of {row.tried}", setting or "-")
     console = Console()
     console.width = max(console.width, 120)
-    console.print(results)
-    console.print()
-    console.print(chosen)
+    for table in (results, speed, chosen):
+        console.print(table)
+        console.print()
+    stepping, compiling, others = (
+        sum(seconds)
+        for seconds in zip(
+            *((row.seconds, row.compile_seconds, row.other_seconds) for row in found.rows),
+            strict=True,
+        )
+    )
+    print(
+        f"all runs together: {stepping:.0f} s of stepping; off the clock {compiling:.0f} s of "
+        f"compiling and {others:.0f} s of evaluating"
+    )
     for row in found.rows:
         if row.refused:
             print(f"{row.solver} does not take this task: {row.refused}")
@@ -385,8 +461,7 @@ def _title(found: "Comparison") -> str:
     kind = budget["kind"].replace("_", " ")
     return (
         f"{summary['task']} on {summary['data']}: {budget['amount']:g} {kind} a run, mean of "
-        f"{seeds} seeds [95 % interval]; seconds and oracle calls to reach a "
-        f"{summary['metric'].replace('_', ' ')}"
+        f"{seeds} seeds [95 % interval], beside what simpler means reach"
     )
 
 

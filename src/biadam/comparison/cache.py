@@ -4,12 +4,16 @@ import hashlib
 import json
 import os
 import uuid
+import zipfile
+import zlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+SHOWING = {"report", "cli.py", "cli_compare.py", "progress.py", "board.py"}
 
 
 class Entry(NamedTuple):
@@ -29,13 +33,13 @@ class Cache:
         self.folder = folder
 
     def read(self, key: str) -> Entry | None:
-        """What is kept under a key."""
+        """What is kept under a key, if it can be read."""
         try:
             with np.load(self._path(key)) as file:
                 arrays = dict(file)
-        except FileNotFoundError:
-            return None
-        return Entry(json.loads(str(arrays.pop("summary"))), arrays)
+            return Entry(json.loads(str(arrays.pop("summary"))), arrays)
+        except (FileNotFoundError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error):
+            return None  # or broken, which is as good as absent
 
     def write(self, key: str, entry: Entry) -> None:
         """Keep it."""
@@ -49,7 +53,7 @@ class Cache:
 
     def has(self, key: str) -> bool:
         """Whether something is kept under a key."""
-        return self._path(key).exists()
+        return self.read(key) is not None
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key[2:]}.npz"
@@ -67,6 +71,6 @@ def source_digest() -> str:
     hashed = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         place = path.relative_to(root)
-        if place.parts[0] not in ("report", "cli.py"):
+        if not SHOWING & {place.parts[0], place.name}:
             hashed.update(str(place).encode() + path.read_bytes())
     return hashed.hexdigest()

@@ -1,17 +1,17 @@
 """What all trials of a comparison share, and how they are spread over processes."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from .. import __version__
-from ..settings import show
 from . import work
 from .budget import AbstractBudget
 from .cache import Cache, Entry, key_of, source_digest
-from .recipe import Recipe, digest
+from .fingerprint import digest
+from .recipe import Recipe, numerics
 from .work import Job, Trial
 
 Setting = dict[str, Any]  # arguments of a factory
@@ -40,16 +40,23 @@ class Plan:
             "source": source_digest(),
             "jax": jax.__version__,
             "device": jax.devices()[0].device_kind,
+            "numerics": numerics(),
         }
 
     def trial(
-        self, purpose: str, solver: str, given: Setting, seed: int, budget: AbstractBudget
+        self,
+        purpose: str,
+        solver: str,
+        given: Setting,
+        shown: Mapping[str, str],
+        seed: int,
+        budget: AbstractBudget,
     ) -> Trial:
-        """A trial under the key of all that decides it."""
-        shown = {name: show(value) for name, value in given.items()}
-        what = {"purpose": purpose, "solver": solver, "setting": shown, "seed": seed}
+        """A trial under the key of all that decides it, and of the text it is known by."""
+        setting = {"shown": shown, "given": digest(sorted(given.items()))}
+        what = {"purpose": purpose, "solver": solver, "setting": setting, "seed": seed}
         spent = {"kind": budget.kind, "amount": budget.amount}
-        return Trial(solver, given, shown, seed, budget, key_of(self.world | what | spent))
+        return Trial(solver, given, dict(shown), seed, budget, key_of(self.world | what | spent))
 
     def made(
         self, act: Callable[[Job], list[Entry]], trials: Sequence[Trial]
@@ -75,9 +82,9 @@ class Plan:
             for part in (waiting[i::pieces] for i in range(pieces))
             if part
         ]
-        home = work.here()
+        shared = (self.cache, work.here(), numerics(), workers)
         calls = (
-            delayed(_act)(act, Job(self.recipe, part, self.cache, home), number)
+            delayed(_act)(act, Job(self.recipe, part, *shared), number)
             for number, part in enumerate(parts)
         )
         try:
@@ -86,8 +93,8 @@ class Plan:
             parallel = Parallel(n_jobs=workers, batch_size=1)
         for number, entries in parallel(calls):
             for trial, entry in zip(parts[number], entries, strict=True):
-                if not self.cache.has(trial.key):  # made where this disk can't be seen
-                    self.cache.write(trial.key, entry)
+                if work.lasting(entry) and not self.cache.has(trial.key):
+                    self.cache.write(trial.key, entry)  # made where this disk can't be seen
                 yield trial, entry
 
 

@@ -1,15 +1,23 @@
 """How a task is made: what is sent to other processes in place of the task and its closures."""
 
-import hashlib
 import inspect
-import pickle
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from ..errors import Mistake, unknown
 from ..tasks import Task
+from .fingerprint import digest
+
+NUMERICS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+)
 
 
 class Recipe:
@@ -52,31 +60,23 @@ class Recipe:
 
     def task(self, seed: int) -> Task:
         """The task of a seed."""
-        return _made(self, seed)
+        return _made(self, seed, tuple(numerics().values()))
 
 
 @lru_cache(maxsize=8)
-def _made(recipe: Recipe, seed: int) -> Task:
+def _made(recipe: Recipe, seed: int, _: tuple[Any, ...]) -> Task:
     """Kept, so that the trials of one process share a task and the programs compiled for it."""
     return recipe.make(**recipe.arguments, seed=seed)
 
 
-def digest(*parts: Any) -> str:
-    """The sha256 of all that some things hold, down to what functions close over."""
-    import cloudpickle
-
-    try:
-        held = cloudpickle.dumps(parts)
-    except (AttributeError, TypeError, pickle.PicklingError) as error:
-        raise Mistake(
-            f"`task`, its `options` and its source must be things that can be pickled, since "
-            f"finished runs are found again by all that decides them, but: {error}."
-        ) from error
-    return hashlib.sha256(held).hexdigest()
+def numerics() -> dict[str, Any]:
+    """What JAX computes in, as far as results depend on it; other processes have to be told."""
+    return {name: getattr(jax.config, name) for name in NUMERICS}
 
 
 def _name(make: Callable[..., Task]) -> str:
-    return f"{make.__module__}.{make.__qualname__}"
+    named = inspect.isroutine(make) or inspect.isclass(make)
+    return f"{make.__module__}.{make.__qualname__}" if named else repr(make)
 
 
 def _source(make: Callable[..., Task]) -> str:

@@ -105,8 +105,11 @@ def _targets(found: Sequence[Found], metric: str, largest: bool) -> list[float]:
     start = statistics.fmean(float(curve[0]) for curve in curves)
     pick = max if largest else min
     best = pick(float(pick(curve)) for curve in curves)
-    values = (best + level * (start - best) for level in LEVELS)
-    return [float(f"{value:.2g}") for value in values if math.isfinite(value)]
+    way = start - best
+    if not math.isfinite(way) or way == 0:
+        return []
+    places = 2 - math.floor(math.log10(abs(way)))  # three digits of the way, not of the value
+    return list(dict.fromkeys(round(best + level * way, places) for level in LEVELS))
 
 
 def _reached(of: Found, metric: str, largest: bool, value: float) -> dict[str, float | None]:

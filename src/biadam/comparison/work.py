@@ -7,6 +7,7 @@ import platform
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -48,6 +49,8 @@ class Job(NamedTuple):
     trials: list[Trial]
     cache: Cache
     home: str  # of the comparison
+    numerics: dict[str, Any]  # likewise
+    workers: int  # beside which this one works
 
 
 def here() -> str:
@@ -57,12 +60,12 @@ def here() -> str:
 
 def tune(job: Job) -> list[Entry]:
     """Score settings by the task's validation metric; the test split is out of reach."""
-    return _each(job, _tuned)
+    return _each(job, partial(_or_refusal, _tuned))
 
 
 def report(job: Job) -> list[Entry]:
     """Run chosen settings, and judge each result once."""
-    return _each(job, _reported)
+    return _each(job, partial(_or_refusal, partial(_reported, job.workers)))
 
 
 def refer(job: Job) -> list[Entry]:
@@ -94,15 +97,28 @@ def judge_at(task: Task, solver: str) -> Settle | None:
 def _each(job: Job, one: Callable[[Task, Trial], Entry]) -> list[Entry]:
     if here() != job.home:
         alone(job.cache.folder / "programs")
+        for name, value in job.numerics.items():
+            jax.config.update(name, value)
     found = []
     for trial in job.trials:
-        try:
-            entry = one(job.recipe.task(trial.seed), trial)
-        except Mistake as mistake:
-            entry = Entry({"refused": str(mistake)}, {})
-        job.cache.write(trial.key, entry)
+        entry = one(job.recipe.task(trial.seed), trial)
+        if lasting(entry):
+            job.cache.write(trial.key, entry)
         found.append(entry)
     return found
+
+
+def lasting(entry: Entry) -> bool:
+    """Whether to keep it: what refuses a method may be gone tomorrow."""
+    return "refused" not in entry.summary
+
+
+def _or_refusal(one: Callable[[Task, Trial], Entry], task: Task, trial: Trial) -> Entry:
+    """What a method says against a setting or a task is a result too."""
+    try:
+        return one(task, trial)
+    except Mistake as mistake:
+        return Entry({"refused": str(mistake)}, {})
 
 
 def _tuned(task: Task, trial: Trial) -> Entry:
@@ -122,7 +138,7 @@ def _tuned(task: Task, trial: Trial) -> Entry:
     return Entry(summary, {})
 
 
-def _reported(task: Task, trial: Trial) -> Entry:
+def _reported(workers: int, task: Task, trial: Trial) -> Entry:
     settle = judge_at(task, trial.solver)
     curves = dict(task.curves)
     if settle is not None:
@@ -131,6 +147,7 @@ def _reported(task: Task, trial: Trial) -> Entry:
     begun = time.perf_counter()
     final = _settled(task, trial.solver, result)
     summary, arrays = record.judged(task, trial.solver, trial.shown, trial.seed, final)
+    summary["environment"]["workers"] = workers
     summary["other_seconds"] = other + time.perf_counter() - begun
     return Entry(summary, arrays)
 
@@ -142,7 +159,7 @@ def _referred(task: Task, trial: Trial) -> Entry:
 def _run(task: Task, trial: Trial, curves: dict[str, Any]) -> tuple[Result, float]:
     """Run a trial; also the seconds that went neither into steps nor into compiling."""
     begun = time.perf_counter()
-    solver = getattr(solvers, trial.solver)(**trial.given)
+    solver = task.build(trial.solver, getattr(solvers, trial.solver), **trial.given)
     limits = trial.budget.limits(task, trial.solver, solver)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what diverges is counted

@@ -157,7 +157,7 @@ def _section(comparison: Comparison, title: str) -> dict[str, Any]:
     summary = comparison.summary
     best = comparison.best
     kept = best.finished[0] if best else None
-    first = next(run for m in comparison.methods for run in m.runs)
+    first = next((run.summary for m in comparison.methods for run in m.runs), {})
     return {
         "title": title,
         "place": str(comparison.place),
@@ -173,7 +173,7 @@ def _section(comparison: Comparison, title: str) -> dict[str, Any]:
         "options": _pairs(summary.get("options")),
         "settings": [_setting(m) for m in comparison.ranked(comparison.methods)],
         "tuned": comparison.tuned,
-        "environment": _pairs(summary.get("environment") or first.summary.get("environment")),
+        "environment": _pairs(summary.get("environment") or first.get("environment")),
     }
 
 
@@ -199,6 +199,8 @@ def _columns(comparison: Comparison) -> list[str]:
         *(name.replace("_", " ") for name in comparison.metrics),
         *(f"{what} to {target:g}" for target in _targets(comparison) for what in ("time", "calls")),
         "steps a second",
+        "compiling",
+        *(["evaluating"] if comparison.tuned else []),
         "diverged runs",
         *(["diverged settings"] if comparison.tuned else []),
     ]
@@ -270,6 +272,9 @@ def _costs(comparison: Comparison, method: Method) -> list[Cell]:
         cells.append(Cell(words.told(calls, 0), "", calls))
     pace = finite(row.get("steps_per_second"))
     cells.append(Cell("-" if pace is None else f"{float(f'{pace:.3g}'):,g}", "", pace))
+    for part in ("compile_seconds", *(["other_seconds"] if comparison.tuned else [])):
+        spent = finite(row.get(part))
+        cells.append(Cell("-" if spent is None else f"{spent:.3g} s", "", spent))
     runs = len(row.get("runs") or method.runs)
     cells.append(_share(row.get("diverged"), runs))
     if comparison.tuned:

@@ -49,8 +49,9 @@ def figures(directories: Sequence[Path], out: Path) -> list[Path]:
 
 
 def _all(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, Figure]]:
-    for axis in AXES:
-        yield f"curves-{axis}", _curves(comparisons, axis)
+    if groups(comparisons):
+        for axis in AXES:
+            yield f"curves-{axis}", _curves(comparisons, axis)
     best = zip((comparison.best for comparison in comparisons), titles(comparisons), strict=True)
     learned = [
         (method.finished[0], title)

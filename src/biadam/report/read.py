@@ -112,7 +112,8 @@ def read(directories: Sequence[Path]) -> list[Comparison]:
             run = _run(directory)
             if run is None:
                 raise Mistake(f"the run in {directory} can't be read: make it again.")
-            runs = made.setdefault((run.summary.get("task"), run.summary.get("data")), [])
+            told = (run.summary.get(name) for name in ("task", "data", "variant", "options"))
+            runs = made.setdefault(json.dumps([*told], sort_keys=True), [])
             assert isinstance(runs, list)
             runs.append(run)
         else:
@@ -178,7 +179,8 @@ def _comparison(directory: Path) -> Comparison:
         methods = tuple(_method(directory, row) for row in summary.get("methods") or [])
     except (ValueError, AttributeError, TypeError) as error:
         raise Mistake(f"{file} is no comparison that can be read: make it again.") from error
-    if not any(method.runs for method in methods):
+    named = any(method.row.get("runs") for method in methods)
+    if not methods or (named and not any(method.runs for method in methods)):
         raise Mistake(f"{directory} holds no finished run: let its comparison end first.")
     return Comparison(directory, {**summary, "kind": "comparison"}, methods)
 
@@ -212,12 +214,27 @@ def _side_by_side(runs: list[Record]) -> Comparison:
         "kind": "runs",
         "task": first.summary.get("task"),
         "data": first.summary.get("data"),
+        "options": first.summary.get("options") or {},
         "metric": metric,
         "largest": "accuracy" in metric,
         "seeds": sorted({run.summary.get("seed", 0) for run in runs}),
         "environment": first.summary.get("environment") or {},
+        "references": _references(runs),
     }
     return Comparison(first.directory, summary, methods)
+
+
+def _references(runs: Sequence[Record]) -> list[dict[str, Any]]:
+    """Those that runs were asked for, on average; they are the same for all runs of a seed."""
+    seeds = {run.summary.get("seed"): run.summary.get("references") or [] for run in runs}
+    columns: dict[str, dict[str, list[float]]] = {}
+    for reference in (of for row in seeds.values() for of in row):
+        for metric, value in (reference.get("metrics") or {}).items():
+            columns.setdefault(str(reference.get("name")), {}).setdefault(metric, []).append(value)
+    return [
+        {"name": name, "metrics": {m: statistics.fmean(of) for m, of in metrics.items()}}
+        for name, metrics in columns.items()
+    ]
 
 
 def _told(setting: str) -> str:
@@ -231,11 +248,13 @@ def _row(runs: Sequence[Record]) -> dict[str, Any]:
     metrics = {name: _spread([finite(s["metrics"].get(name)) for s in fine]) for name in names}
     seconds = [s for s in (finite(summary.get("seconds")) for summary in fine) if s is not None]
     paces = [p for p in (finite(s.get("steps_per_second")) for s in fine) if p is not None]
+    compiling = [c for c in (finite(s.summary.get("compile_seconds")) for s in runs) if c]
     return {
         "setting": runs[0].summary.get("settings") or {},
         "metrics": metrics,
         "seconds": statistics.fmean(seconds) if seconds else None,
         "steps_per_second": statistics.fmean(paces) if paces else None,
+        "compile_seconds": sum(compiling) if compiling else None,
         "diverged": len(runs) - len(fine),
         "runs": [str(run.directory) for run in runs],
     }

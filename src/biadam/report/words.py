@@ -89,7 +89,7 @@ def _runs(comparison: Comparison) -> str:
         words = BUDGETS.get(kind, "{} " + kind.replace("_", " "))
         each = f" Each run had {words.format(f'{amount:,g}')}."
     seeds = summary.get("seeds") or []
-    count = f"{len(taken)} method{'s' if len(taken) != 1 else ''} ran"
+    count = f"{len(taken) or 'No'} method{'s' if len(taken) != 1 else ''} ran"
     once = f" once for each of the seeds {listed(seeds)}" if len(seeds) > 1 else ""
     data = f" on {summary['data']}" if summary.get("data") else ""
     return f"{count} {comparison.task}{data}{once}.{each} {_intervals(comparison)}".strip()

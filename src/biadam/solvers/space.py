@@ -60,6 +60,7 @@ def settings(
     """
     defaults = inspect.signature(factory).parameters
     base = {**{knob.argument: defaults[knob.argument].default for knob in knobs}, **base}
+    knobs = tuple(knob for knob in knobs if _applies(knob, base[knob.argument]))
     found = [base]
     for row in evenly(count - 1 if knobs else 0, len(knobs)):
         new = dict(base)
@@ -69,6 +70,15 @@ def settings(
             new[knob.argument] = eqx.tree_at(knob.where, new[knob.argument], replace_fn=turn)
         found.append(new)
     return found
+
+
+def _applies(knob: Knob, value: Any) -> bool:
+    """Whether a task's own value, which may be a part of another kind, has the number."""
+    try:
+        knob.where(value)
+    except AttributeError:
+        return False
+    return True
 
 
 def evenly(count: int, dimensions: int) -> np.ndarray:

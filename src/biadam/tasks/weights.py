@@ -33,6 +33,33 @@ class AbstractWeighting(eqx.Module):
         """What works for each method, with the penalty C of the inner loss."""
 
 
+def _pace(examples: Labelled) -> float:
+    """An inner step size that shrinks with the curvature of the features."""
+    features = np.asarray(examples.features)
+    return 7.0 / float(np.linalg.eigvalsh(features.T @ features / len(features))[-1])
+
+
+def _plain(scale: float, pace: float, ridge: float) -> dict[str, dict[str, Any]]:
+    """What works for methods whose outer steps are not normalised, in units of both steps."""
+    pairs = {
+        (0.02, 1.0): ("f2sa",),
+        (0.1, 1.0): ("saba",),
+        (0.1, 1 / 3): ("aid_cg", "bome", "stable"),
+        (0.5, 1.0): ("alset", "bsa", "fsla", "ma_soba", "smb", "soba", "srba", "ttsa"),
+        (0.5, 1 / 2): ("f2ba", "pbgd_gradient", "pbgd_value"),
+        (0.5, 1 / 3): ("aid_fp", "amigo", "fsla_plain", "mstsa", "stocbio", "svrb"),
+        (2.0, 1.0): ("mrbo", "reverse", "sustain", "vrbo"),
+    }
+    plain: dict[str, dict[str, Any]] = {
+        name: {"step_size": (outer * scale, inner * pace)}
+        for (outer, inner), names in pairs.items()
+        for name in names
+    }
+    for name in ("stable", "svrb"):
+        plain[name]["convexity"] = 2 * ridge
+    return plain
+
+
 def entries(x: Array, of: Labelled, count: int) -> Float[Array, " n"]:
     """The entries of x that belong to these examples; another length would be read past its end."""
     if x.shape != (count,):
@@ -63,31 +90,13 @@ class OnePerExample(AbstractWeighting):
         steps that are not normalised grow with n; inner steps shrink with the curvature of the
         features. The least inner curvature is that of the penalty, 2 C.
         """
-        features = np.asarray(examples.features)
-        n = float(len(features))
-        pace = 7.0 / float(np.linalg.eigvalsh(features.T @ features / n)[-1])
         slow = PowerDecay(scale=55.0, offset=3000.0, power=1 / 2)
         printed = {"step_size": (2.0, 0.5), "hypergradient": NeumannRandom(length=3, step_size=0.5)}
         tracked = {"step_size": (0.4, 0.1), "mixing": slow}
         authors = {"step_size": (0.4, 5e-4)}
-        pairs = {
-            (0.02, 1.0): ("f2sa",),
-            (0.1, 1.0): ("saba",),
-            (0.1, 1 / 3): ("aid_cg", "bome", "stable"),
-            (0.5, 1.0): ("alset", "bsa", "fsla", "ma_soba", "smb", "soba", "srba", "ttsa"),
-            (0.5, 1 / 2): ("f2ba", "pbgd_gradient", "pbgd_value"),
-            (0.5, 1 / 3): ("aid_fp", "amigo", "fsla_plain", "mstsa", "stocbio", "svrb"),
-            (2.0, 1.0): ("mrbo", "reverse", "sustain", "vrbo"),
-        }
-        plain: dict[str, dict[str, Any]] = {
-            name: {"step_size": (outer * n, inner * pace)}
-            for (outer, inner), names in pairs.items()
-            for name in names
-        }
-        for name in ("stable", "svrb"):
-            plain[name]["convexity"] = 2 * ridge
+        pace = _pace(examples)
         return {
-            **plain,
+            **_plain(float(len(examples.label)), pace, ridge),
             "adambo": {"step_size": (0.05, pace)},
             "biadam": printed,
             "biadam_authors": authors,
@@ -117,9 +126,30 @@ class OfTraits(AbstractWeighting):
         return self.traits[of.index] @ x
 
     def settings(self, examples: Labelled, ridge: float) -> dict[str, dict[str, Any]]:
-        """By a coarse grid on MNIST and a seed that none reports, for the recommended methods."""
-        tracked = {"step_size": (0.03, 0.1)}
-        return {"biadam_tracked": tracked, "vr_biadam_tracked": tracked}
+        """By a coarse grid on MNIST and a seed that none reports, for the recommended methods.
+
+        The others start from what works for free weights, with a tenth of the outer steps that are
+        normalised; the gradient of a coefficient comes from every example, so that the other steps
+        don't grow with n. They are where a search begins, no more.
+        """
+        pace, tracked = _pace(examples), {"step_size": (0.03, 0.1)}
+        printed = {"step_size": (0.2, 0.5), "hypergradient": NeumannRandom(length=3, step_size=0.5)}
+        authors = {"step_size": (0.03, 5e-4)}
+        return {
+            **_plain(1.0, pace, ridge),
+            "adambo": {"step_size": (0.005, pace)},
+            "biadam": printed,
+            "biadam_authors": authors,
+            "biadam_tracked": tracked,
+            "bo_rep": {"step_size": (0.01, pace)},
+            "d_tfbo": {"step_size": (1.0, 1.0)},
+            "newton_cg": {"rate": 0.5, "tolerance": 1e-3},
+            "s_tfbo": {"step_size": (1.0, 1.0)},
+            "slip": {"step_size": (0.01, pace)},
+            "vr_biadam": printed,
+            "vr_biadam_authors": authors,
+            "vr_biadam_tracked": tracked,
+        }
 
 
 Weights = Callable[[Corrupted, int], AbstractWeighting]  # of the data and a seed
