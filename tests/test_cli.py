@@ -76,7 +76,7 @@ def test_json_is_one_object_and_nothing_else(biadam, tmp_path):
     assert record.arrays["weight"].shape == (120,)
     assert record.arrays["wrong"].sum() == 72
     _, again, _ = biadam(*words[:-1], "there")
-    same = np.load(tmp_path / "there" / "arrays.npz")
+    same = load(tmp_path / "there").arrays
     np.testing.assert_array_equal(record.arrays["weight"], same["weight"])
     assert json.loads(again)["metrics"] == told["metrics"]
 

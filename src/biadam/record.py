@@ -44,6 +44,7 @@ def judged(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The summary and the arrays of a run, judged by its task."""
     metrics = task.evaluate(result.x, result.y)
+    residual = float(result.info["residual"][-1])
     summary = {
         "task": task.name,
         "data": task.data,
@@ -60,6 +61,7 @@ def judged(
         "compile_seconds": result.compile_seconds,
         "steps_per_second": result.steps / result.seconds if result.seconds else None,
         "oracle_calls": result.oracle_calls,
+        "residual": residual if math.isfinite(residual) else None,  # of the linear system, at last
         "environment": environment(),
     }
     curves = {f"curve_{name}": values for name, values in result.metrics.items()}
