@@ -1,5 +1,6 @@
 """Comparisons: what makes them fair, and that nothing finished is done again."""
 
+import functools
 import json
 import math
 import os
@@ -220,6 +221,17 @@ def test_what_is_written_is_what_was_found(tmp_path):
     assert told["kind"] == "comparison" and told["format"] == 1
     assert told["budget"] == {"kind": "oracle_calls", "amount": 400.0}
     assert told["references"][0]["name"] == "the start"
+    where = told["environment"]
+    assert where["workers"] == 1 and where["cores"] >= 1 and where["processor"] and where["system"]
+    again = biadam.compare(
+        Noted().make,
+        out=tmp_path,
+        seeds=2,
+        settings=3,
+        grids={"soba": {"step_size": [(0.1, 0.5), (1e8, 1e8)]}},
+        **{**STEPS, "workers": 2},
+    )
+    assert again.summary["environment"] == where  # that of the runs, which were not made again
     row = next(row for row in told["methods"] if row["solver"] == "soba")
     assert (row["tried"], row["diverged_settings"], row["diverged"]) == (2, 1, 0)
     assert row["setting"] == {"step_size": "(0.1, 0.5)"}
@@ -359,6 +371,18 @@ def test_every_task_s_own_settings_can_be_searched_around(name):
                 factory(**setting)
 
 
+def test_every_method_stands_in_one_group_by_name():
+    names = [name for group, of in comparison.GROUPS.items() if group != "all" for name in of]
+    assert sorted(names) == sorted(solvers.__all__)
+
+
+def test_a_recipe_may_be_a_part_of_a_function():
+    make = functools.partial(biadam.tasks.hyper_cleaning, noise=0.2)
+    assert comparison.Recipe(make, {}).digest != comparison.Recipe(make, {"noise": 0.3}).digest
+    with pytest.raises(biadam.Mistake, match=r"argument of functools.partial.* 'nois'"):
+        comparison.Recipe(make, {"nois": 0.3})
+
+
 def test_a_search_fills_its_ranges_evenly():
     points = space.evenly(16, 2)
     for axis in points.T:  # a sixteenth each, but for one
@@ -418,6 +442,9 @@ def test_a_kept_run_is_whole_or_absent(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         cache.write("abef", entry)
     assert cache.read("abef") is None
+    (tmp_path / "ab" / "cd.npz").write_bytes(b"PK broken")
+    assert cache.read("abcd") is None
+    assert not cache.has("abcd")
 
 
 def test_what_decides_a_run_is_in_its_key():

@@ -16,6 +16,7 @@ from biadam.data import FullBatch, Minibatches
 from biadam.data.files import download, fetch
 from biadam.data.images import corrupt, split
 from biadam.data.sources import epoch_indices
+from biadam.data.tables import table
 
 KEY = jax.random.key(1)
 
@@ -94,6 +95,11 @@ def test_splits_are_disjoint():
     assert len(parts.test.label) == 1797 - 150
     assert not rows[0] & rows[1]  # the digits have no duplicates
     assert not rows[0] & rows[2]
+    other = split("digits", 100, 50, seed=1)
+    np.testing.assert_array_equal(other.test.image, parts.test.image)
+    assert not np.array_equal(other.train.image, parts.train.image)
+    one, two = (table("diabetes", None, None, 0, seed).test.target for seed in (0, 1))
+    assert np.corrcoef(one, two)[0, 1] > 0.999  # alike, but for the units of their training rows
 
 
 def test_files_are_found_and_checked(tmp_path, monkeypatch):

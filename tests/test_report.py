@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -282,6 +283,17 @@ def test_titles_tell_directories_apart(real, tmp_path):
     for place in places:
         folders.edit(place, options={})
     assert titles(read(places)) == ["digits (at0.2)", "digits (at0.8)"]
+
+
+def test_runs_with_other_options_are_no_seeds_of_one_method(real, tmp_path):
+    places = []
+    for noise in (0.2, 0.6):
+        places.append(tmp_path / str(noise))
+        shutil.copytree(real / "soba" / "seed0", places[-1])
+        options = json.loads((places[-1] / "run.json").read_text())["options"]
+        folders.alter(places[-1], {"options": {**options, "noise": noise}, "seed": int(10 * noise)})
+    assert titles(read(places)) == ["digits, noise 0.2", "digits, noise 0.6"]
+    assert [len(c.methods[0].runs) for c in read(places)] == [1, 1]
 
 
 def test_the_best_are_solid_and_no_two_look_alike(folder):

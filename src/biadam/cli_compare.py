@@ -37,7 +37,10 @@ OVERHEAD = 12.0  # seconds for each method beside its steps: compiling, evaluati
 Out = Annotated[Path | None, typer.Option(help="Folder to write to.", file_okay=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")]
 Solvers = Annotated[
-    str, typer.Option(help="Names with commas, or `paper`, `modern`, `recommended`, `all`.")
+    str,
+    typer.Option(
+        help="Names with commas, or `paper`, `modern`, `recommended`, `reference`, `all`."
+    ),
 ]
 Seconds = Annotated[
     float | None, typer.Option(help=f"How long to step, in each run; {SECONDS:g} by default.")

@@ -3,6 +3,7 @@
 import datetime
 import json
 import math
+import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,7 @@ def write(directory: Path, summary: dict[str, Any], arrays: dict[str, np.ndarray
     return Record(directory, summary, arrays)
 
 
-def environment() -> dict[str, str]:
+def environment() -> dict[str, str | int]:
     """What a run was made with."""
     import jax
 
@@ -95,8 +96,21 @@ def environment() -> dict[str, str]:
         "jax": jax.__version__,
         "python": platform.python_version(),
         "device": jax.devices()[0].device_kind,
+        "processor": _processor(),
+        "cores": os.cpu_count() or 1,
+        "system": platform.platform(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def _processor() -> str:
+    """The model's name, which only Linux tells in a file."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
 
 
 def load(directory: Path) -> Record:

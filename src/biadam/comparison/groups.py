@@ -11,6 +11,7 @@ PAPER = (
     "mrbo",
     "vrbo",
     "fsla",
+    "fsla_plain",
     "mstsa",
     "sustain",
     "smb",
@@ -23,14 +24,33 @@ PAPER = (
     "biadam_authors",
     "vr_biadam_authors",
 )
-MODERN = ("soba", "ma_soba", "saba", "srba", "slip", "amigo", "adambo", "bo_rep", "f2sa", "bome")
+MODERN = (
+    "soba",
+    "ma_soba",
+    "saba",
+    "srba",
+    "slip",
+    "amigo",
+    "adambo",
+    "alset",
+    "bo_rep",
+    "f2sa",
+    "f2ba",
+    "bome",
+    "pbgd_value",
+    "pbgd_gradient",
+    "s_tfbo",
+    "d_tfbo",
+)
 RECOMMENDED = ("biadam_tracked", "vr_biadam_tracked")
+REFERENCE = ("newton_cg",)  # deterministic
 
 GROUPS = {
     "all": tuple(solvers.__all__),
     "paper": PAPER,
     "modern": MODERN,
     "recommended": RECOMMENDED,
+    "reference": REFERENCE,
 }
 
 

@@ -14,7 +14,6 @@ import dataclasses
 import inspect
 import json
 import math
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -30,7 +29,7 @@ from .board import Board
 from .budget import AbstractBudget, OracleCalls, Samples, Seconds
 from .cache import Cache
 from .groups import chosen
-from .plan import Plan, Setting
+from .plan import Plan, Setting, processes
 from .recipe import Recipe
 from .search import Search
 from .summary import Found, Row, rows
@@ -76,7 +75,7 @@ def compare(
             `biadam.tasks.hyper_cleaning`.
         options: its other arguments.
         out: the folder that gets ``comparison.json`` and a folder for each reported run.
-        methods: names, or ``paper``, ``modern``, ``recommended`` or ``all``.
+        methods: names, or ``paper``, ``modern``, ``recommended``, ``reference`` or ``all``.
         seconds: of stepping, for each run; compilation and evaluation do not count.
         oracle_calls: for each run, in place of seconds.
         samples: drawn by each run, in place of seconds.
@@ -207,10 +206,22 @@ def _written(
         "tuning_seeds": list(plan.tuning_seeds),
         "seeds": list(plan.seeds),
         "command": command,
-        "environment": {**record.environment(), "machine": platform.machine()},
+        "environment": _environment(found, plan),
         "references": references,
         "methods": [row._asdict() for row in ranked],
     }
     out.mkdir(parents=True, exist_ok=True)
     (out / "comparison.json").write_text(json.dumps(summary, indent=2) + "\n")
     return Comparison(out, summary, ranked)
+
+
+def _environment(found: list[Found], plan: Plan) -> dict[str, Any]:
+    """What the reported runs were made with, which may be another machine than this one."""
+    made = [entry.summary["environment"] for of in found for entry in of.runs.values()]
+    here: dict[str, Any] = {**record.environment(), "workers": processes(plan.workers)}
+    every = (
+        {name: list(dict.fromkeys(str(of[name]) for of in made)) for name in here} if made else {}
+    )
+    last = max((of["date"] for of in made), default=here["date"])
+    told = {name: of[0] if len(of) == 1 else ", ".join(of) for name, of in every.items()}
+    return {**here, **told, "date": last}

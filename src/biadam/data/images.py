@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 
 from .. import errors
 from .files import fetch
+from .splits import order
 
 _MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -74,7 +75,9 @@ DATASETS = ("digits", "mnist")
 
 
 def split(name: str, train: int | None, validation: int | None, seed: int) -> Split:
-    """Draw disjoint sets of a data set; MNIST's test images are always its own 10,000.
+    """Draw disjoint sets of a data set, those to test on alike for every seed.
+
+    MNIST's test images are its own 10,000.
 
     By default 5,000 and 5,000 examples of MNIST; 800 and 400 of the digits, which leaves 597.
     """
@@ -92,9 +95,10 @@ def split(name: str, train: int | None, validation: int | None, seed: int) -> Sp
             f"`train` and `validation` ask for {n + m} examples, but {name} has "
             f"{len(pool.label)}{'' if test is not None else ', and some must be left to test on'}."
         )
-    order = np.random.default_rng(seed).permutation(len(pool.label))
-    rest = pool.take(order[n + m :]) if test is None else test
-    return Split(pool.take(order[:n]), pool.take(order[n : n + m]), rest)
+    total = len(pool.label)
+    at = order(total, n + m if test is None else total, np.random.default_rng(seed))
+    rest = pool.take(at[n + m :]) if test is None else test
+    return Split(pool.take(at[:n]), pool.take(at[n : n + m]), rest)
 
 
 def corrupt(label: np.ndarray, share: float, classes: int, seed: int) -> np.ndarray:

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .. import errors
+from .splits import order
 
 
 class Rows(NamedTuple):
@@ -38,7 +39,7 @@ def table(name: str, train: int | None, validation: int | None, junk: int, seed:
         name: ``diabetes``, 442 rows of 10 features and a real target, or ``breast_cancer``, 569
             rows of 30 features and two classes.
         train: number of training rows.
-        validation: number of validation rows; the others are to test on.
+        validation: number of validation rows; the others are to test on, alike for every seed.
         junk: how many features of pure noise are added.
         seed: names the split and the noise.
     """
@@ -57,16 +58,16 @@ def table(name: str, train: int | None, validation: int | None, junk: int, seed:
             f"must be left to test on."
         )
     draw = np.random.default_rng(seed)
-    order = draw.permutation(total)
+    at = order(total, n + m, draw)
     feature = np.concatenate([feature, draw.normal(size=(total, junk))], axis=1)
-    known = order[:n]
+    known = at[:n]
     feature = _standard(feature, known)
     target = target if classes else _standard(target, known)
-    rows = lambda at: Rows(feature[at].astype(np.float32), target[at].astype(np.float32))
+    rows = lambda of: Rows(feature[of].astype(np.float32), target[of].astype(np.float32))
     return Table(
         rows(known),
-        rows(order[n : n + m]),
-        rows(order[n + m :]),
+        rows(at[n : n + m]),
+        rows(at[n + m :]),
         (*names, *(f"junk {i + 1}" for i in range(junk))),
         classes,
     )
