@@ -95,18 +95,18 @@ def constrained_optimum(case):
 
 
 class Path(AbstractOutput):
-    """All x of a run, in place of one."""
+    """All x of a run, in place of one: those that its steps began at, and the last."""
 
     steps: int = eqx.field(static=True)
 
     def init(self, point):
-        return jnp.zeros((self.steps + 1, *point.x.shape), point.x.dtype).at[0].set(point.x)
+        return jnp.zeros((self.steps, *point.x.shape), point.x.dtype)
 
     def update(self, kept, point, step, key):
         return kept.at[step - 1].set(point.x)
 
     def pick(self, kept, best, last):
-        return Levels(kept, last.y)
+        return Levels(jnp.concatenate([kept, last.x[None]]), last.y)
 
 
 class Metric(AbstractProximal):

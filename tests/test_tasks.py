@@ -15,6 +15,7 @@ from biadam.sets import Box, L1Ball, Simplex
 from biadam.tasks.ridge import Budget, fit, one_for_all
 from biadam.tasks.selection import chosen
 from test_cli import biadam as command  # noqa: F401  the fixture
+from test_constrained import Path
 
 
 def solve(task, steps):
@@ -159,6 +160,32 @@ def test_other_sets_hold_the_penalties(home):
     if isinstance(home, Budget):
         assert metrics["penalised"] < 0.8
         np.testing.assert_allclose(result.x.sum(), 5.0, rtol=1e-4)  # the budget is spent
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        tasks.ridge,
+        lambda: tasks.ridge("breast_cancer", outer_set=Box(0.0, 3.0)),
+        lambda: tasks.ridge(outer_set=Budget(0.5)),
+        lambda: tasks.ridge(outer_set=Simplex(4.0)),
+        tasks.selection,
+    ],
+)
+def test_every_iterate_is_feasible(make):
+    """In sums of hundreds of numbers of single precision, by programs that are not optimised."""
+    task, steps = make(), 30
+    home = task.problem.outer_set
+    x = home.project(task.x0 + 0.1, 1.0)
+    method = task.build(task.solver, getattr(solvers, task.solver))
+    path = biadam.run(
+        task.problem, method, task.source, x, task.y0, steps=steps, key=jax.random.key(0),
+        output=Path(steps),
+    ).x  # fmt: skip
+    inside = jax.jit(jax.vmap(lambda p: home.project(p, 1.0)))(path)
+    far = np.abs(np.asarray(path - inside, float)).sum(1)
+    assert (far / np.abs(np.asarray(path, float)).sum(1)).max() <= 1e-5
+    assert np.abs(path[-1] - path[0]).max() > 1e-3
 
 
 def test_a_budget_is_a_ball_without_signs():
