@@ -21,6 +21,8 @@ from biadam.data.omniglot import (
     small_background,
     split_alphabets,
 )
+from biadam.models import Convolutional
+from biadam.tasks import class_groups, fresh_tasks
 
 real = pytest.mark.skipif("BIADAM_DATA" not in os.environ, reason="needs the real images")
 RNG = np.random.default_rng(0)
@@ -91,10 +93,30 @@ def test_both_forms_are_found_checked_and_cached(tiny, form):
     path.unlink()  # from now on the cache serves
     np.testing.assert_array_equal(module._cached(part).image, found.image)
     (kept,) = (folder / "cache" / "biadam").iterdir()
-    kept.write_bytes(kept.read_bytes()[:1000])  # a cache that is not whole is made again
+    whole = kept.read_bytes()
+    middle = len(whole) // 2
+    holes = io.BytesIO(), io.BytesIO()
+    np.savez_compressed(holes[0], image=found.image[:2])
+    np.savez_compressed(holes[1], image=found.image[..., :-1])
+    bent = whole[:middle] + bytes(200) + whole[middle + 200 :]
+    for content in (b"", whole[:1000], bent, *(hole.getvalue() for hole in holes)):
+        kept.write_bytes(content)  # a cache that is not whole is made again
+        path.write_bytes(packed if form == "zip" else array)
+        np.testing.assert_array_equal(module._cached(part).image, found.image)
+        np.testing.assert_array_equal(np.load(kept)["image"], found.image)
+    kept.write_bytes(whole[:1000])
     path.write_bytes(packed[:-1])
     with pytest.raises(Mistake, match="checksum differs"):
         module._cached(part)
+
+
+def test_a_cache_that_cannot_be_written_does_no_harm(tiny, monkeypatch):
+    folder, ink, part, _, array = tiny
+    (folder / "data" / "some.npz").write_bytes(array)
+    (folder / "file").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "file"))
+    np.testing.assert_array_equal(module._cached(part).image, shrink(ink, 28))
+    assert (folder / "file").read_text() == "no folder"
 
 
 def test_without_data_the_mirrors_are_asked(tiny, monkeypatch):
@@ -171,6 +193,18 @@ def test_the_real_images(tmp_path, monkeypatch):
     small = small_background(2)
     np.testing.assert_array_equal(small.image, background.image[small.number - 1])
     np.testing.assert_array_equal(small.alphabet, background.alphabet[small.number - 1])
+
+
+@real
+def test_the_published_numbers_of_groups_and_turns():
+    """964 background characters make 192 groups of 5; fresh tasks have four turns of each."""
+    small = Convolutional(4)
+    groups = class_groups("omniglot", held_out=0, encoder=small)
+    assert groups.source.count == 192
+    assert len(groups.y0) == 192
+    assert groups.source.dealer.turns == 1
+    fresh = fresh_tasks("omniglot", held_out=0, encoder=small)
+    assert (fresh.source.dealer.turns, fresh.source.dealer.classes) == (4, 4 * 964)
 
 
 def test_characters_are_taken_by_mask():

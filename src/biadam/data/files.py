@@ -4,6 +4,7 @@ Whatever is found is checked against its published checksum before it is used, s
 or altered file can't pass.
 """
 
+import contextlib
 import gzip
 import hashlib
 import http.client
@@ -87,11 +88,12 @@ def download(
 
 
 def keep(name: str, content: bytes) -> None:
-    """Put a file into the cache, whole or not at all."""
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    part = cache_folder() / f"{name}.{os.getpid()}.part"
-    part.write_bytes(content)
-    part.replace(cache_folder() / name)
+    """Put a file into the cache, whole or not at all: where it can't be written, it is not kept."""
+    with contextlib.suppress(OSError):
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        part = cache_folder() / f"{name}.{os.getpid()}.part"
+        part.write_bytes(content)
+        part.replace(cache_folder() / name)
 
 
 def _is(content: bytes, md5: str) -> bool:

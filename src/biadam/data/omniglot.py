@@ -7,6 +7,7 @@ out, see `split_alphabets`.
 
 import io
 import zipfile
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -190,11 +191,18 @@ def shrink(ink: Bool[np.ndarray, "... side side"], size: int) -> UInt8[np.ndarra
     Returns:
         Levels of ink, 255 for a pixel that is all ink.
     """
-    cover = _cover(ink.shape[-1], size)
     small = np.empty((*ink.shape[:-2], size, size), np.uint8)
     for index in np.ndindex(ink.shape[: max(0, ink.ndim - 3)]):  # one character at a time in memory
-        small[index] = _levels(cover @ ink[index].astype(np.float32) @ cover.T)
+        small[index] = _levels(area_means(ink[index], (size, size)))
     return small
+
+
+def area_means(
+    image: np.ndarray, size: tuple[int, int]
+) -> Float[np.ndarray, "... newheight newwidth"]:
+    """Images of another height and width, each new pixel the mean of what it covers."""
+    rows, columns = (_cover(*sides) for sides in zip(image.shape[-2:], size, strict=True))
+    return rows @ image.astype(np.float32) @ columns.T
 
 
 def read_archive(
@@ -226,7 +234,10 @@ def _cached(part: _Part) -> Characters:
     try:
         with np.load(io.BytesIO(path.read_bytes())) as stored:
             image = stored["image"]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # not there, or not whole
+        if image.shape != (part.characters, DRAWINGS, SIZE, SIZE) or image.dtype != np.uint8:
+            raise ValueError(image.shape)
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error):
+        # It is not there, or not whole.
         image = shrink(_originals(part), SIZE)
         packed = io.BytesIO()
         np.savez_compressed(packed, image=image)
