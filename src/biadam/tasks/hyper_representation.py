@@ -33,7 +33,14 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from .. import errors
-from ..data.episodes import Episodes, Groups, TaskImages, evaluation_episodes
+from ..data.episodes import (
+    AbstractStore,
+    Episodes,
+    Groups,
+    OnDevice,
+    TaskImages,
+    evaluation_episodes,
+)
 from ..data.omniglot import Characters, at_hand, few_shot_digits, omniglot, split_alphabets
 from ..hypergradients import (
     AbstractInner,
@@ -47,7 +54,7 @@ from ..hypergradients import (
     Steps,
 )
 from ..metrics import Adam, Identity
-from ..models import AbstractEncoder, Convolutional
+from ..models import AbstractEncoder, BatchNorm, Convolutional, GroupNorm, NoNorm
 from ..schedules import Constant, PowerDecay
 from .base import Task
 from .few_shot import FewShot, Representation, accuracies, answers, curvature, singly
@@ -100,6 +107,7 @@ def fresh_tasks(
     held_out: int | None = None,
     episodes: int = 600,
     seed: int = 0,
+    store: Callable[[Characters], AbstractStore] = OnDevice,
 ) -> Task:
     """Learn features from tasks that are drawn anew at every step; the setting for accuracy.
 
@@ -118,12 +126,14 @@ def fresh_tasks(
             0, what is followed is the characters that are trained on.
         episodes: tasks to test on.
         seed: names the first parameters and the tasks to test on.
+        store: where the images lie: `biadam.data.OnHost` for more than the device holds.
     """
     characters = drawn(data, held_out)
     turned = data == "omniglot" if rotations is None else rotations
-    source = lambda anchor: Episodes(characters.train, ways, shots, queries, tasks, turned, anchor)
+    held = store(characters.train)
+    source = lambda anchor: Episodes(held, ways, shots, queries, tasks, turned, anchor)
     few_shot = FewShot(encoder, ridge)
-    bench = Bench(few_shot, heads, characters, (ways, shots, queries), episodes, seed)
+    bench = Bench(few_shot, heads, characters, (ways, shots, queries), episodes, seed, store)
     settings = _fresh_settings(heads)
     return Task(
         name="hyper-representation",
@@ -162,6 +172,7 @@ def class_groups(
     held_out: int | None = None,
     episodes: int = 600,
     seed: int = 0,
+    store: Callable[[Characters], AbstractStore] = OnDevice,
 ) -> Task:
     """Learn features and a head for each of M groups of classes; the setting to compare methods in.
 
@@ -179,13 +190,13 @@ def class_groups(
             0, what is followed is the characters that are trained on.
         episodes: tasks to test on.
         seed: names the first parameters, the groups and the tasks to test on.
+        store: where the images lie: `biadam.data.OnHost` for more than the device holds.
     """
     characters = drawn(data, held_out)
-    source = lambda anchor: Groups(
-        characters.train, ways, shots, queries, tasks, rotations, anchor, seed
-    )
+    held = store(characters.train)
+    source = lambda anchor: Groups(held, ways, shots, queries, tasks, rotations, anchor, seed)
     few_shot = FewShot(encoder, ridge, float(tasks))
-    bench = Bench(few_shot, heads, characters, (ways, shots, queries), episodes, seed)
+    bench = Bench(few_shot, heads, characters, (ways, shots, queries), episodes, seed, store)
     groups = source(None)
     return Task(
         name="hyper-representation",
@@ -225,11 +236,12 @@ class Bench:
         sizes: tuple[int, int, int],
         episodes: int,
         seed: int,
+        store: Callable[[Characters], AbstractStore],
     ):
         errors.count("episodes", episodes)
         self.few_shot, self.solver, self.characters = few_shot, solver, characters
         self.ways, self.shots, self.queries = sizes
-        self.episodes, self.seed = episodes, seed
+        self.episodes, self.seed, self.store = episodes, seed, store
         held_out = len(characters.validation.image) > 0
         self.judged = characters.validation if held_out else characters.train
         for use, of in (("follow", self.judged), ("test on", characters.test)):
@@ -271,7 +283,7 @@ class Bench:
         """Tasks to test on, the same ones for equal seeds."""
         key = jr.fold_in(jr.key(TESTS), self.seed)
         return evaluation_episodes(
-            of, self.ways, self.shots, queries=self.queries, episodes=count, key=key
+            self.store(of), self.ways, self.shots, queries=self.queries, episodes=count, key=key
         )
 
     def accuracy(
@@ -329,7 +341,7 @@ class Bench:
         ink = jnp.asarray(image / 255.0, query.image.dtype)
         features = np.asarray(self.few_shot.encoder.apply(z, ink, x.statistics))
         return {
-            **packed(self.few_shot.encoder, x),
+            **packed(self.few_shot, x),
             "support_image": _grey(support.image[0]),
             "support_label": np.asarray(support.label[0]),
             "query_image": _grey(query.image[0]),
@@ -468,12 +480,13 @@ def _group_settings(convexity: float) -> dict[str, dict[str, Any]]:
         "aid_cg": {**loops, "hypergradient": ConjugateGradient(TERMS)},
         "aid_fp": {**loops, "hypergradient": FixedPoint(TERMS, INNER_STEP)},
         "reverse": {**loops},
-        "stable": {"step_size": (1e-3, INNER_STEP), "rate": 0.1, "convexity": convexity},
+        "stable": {"step_size": (1e-4, INNER_STEP), "rate": 0.1, "convexity": convexity},
         "svrb": {"step_size": (0.03, INNER_STEP), "rate": 0.1, "convexity": convexity},
     }
 
 
 SETTINGS = ("fresh", "groups")
+NORMS = {"batch": BatchNorm(), "group": GroupNorm(4), "layer": GroupNorm(1), "none": NoNorm()}
 HEADS = {"newton": Newton(), "steps": Steps(STEPS, INNER_STEP)}
 
 
@@ -487,6 +500,8 @@ def few_shot_task(
     queries: int = 15,
     tasks: int = 4,
     held_out: int | None = None,
+    rotations: bool | None = None,
+    norm: str = "batch",
     episodes: int = 600,
     seed: int = 0,
 ) -> Task:
@@ -502,6 +517,8 @@ def few_shot_task(
         queries: see `fresh_tasks`.
         tasks: see `fresh_tasks`.
         held_out: see `fresh_tasks`.
+        rotations: see `fresh_tasks`; class groups have none by default.
+        norm: of the encoder: ``batch``, ``group`` (of 4 groups of channels), ``layer`` or ``none``.
         episodes: see `fresh_tasks`.
         seed: see `fresh_tasks`.
     """
@@ -509,15 +526,18 @@ def few_shot_task(
         raise errors.unknown("setting", setting, SETTINGS)
     if heads not in HEADS:
         raise errors.unknown("way to fit heads", heads, HEADS)
-    make = fresh_tasks if setting == "fresh" else class_groups
+    if norm not in NORMS:
+        raise errors.unknown("norm", norm, NORMS)
+    make: Callable[..., Task] = fresh_tasks if setting == "fresh" else class_groups
     return make(
         data or ("omniglot" if at_hand() else "digits"),
         ways=ways,
         shots=shots,
         queries=queries,
         tasks=tasks,
-        encoder=Convolutional(channels),
+        encoder=Convolutional(channels, norm=NORMS[norm]),
         heads=HEADS[heads],
+        rotations=rotations if setting == "fresh" else bool(rotations),
         held_out=held_out,
         episodes=episodes,
         seed=seed,

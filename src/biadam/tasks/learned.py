@@ -12,13 +12,12 @@ from jaxtyping import Array, PyTree
 
 from .. import models
 from ..data.episodes import TaskImages
+from ..data.omniglot import area_means
 from ..errors import Mistake
 from ..hypergradients import Newton
 from ..models import AbstractEncoder
 from ..record import load
 from .few_shot import FewShot, Representation
-
-RIDGE = 0.01  # of the heads, as in the tasks that the encoder was trained on
 
 
 def written(encoder: AbstractEncoder) -> str:
@@ -26,11 +25,12 @@ def written(encoder: AbstractEncoder) -> str:
     return " ".join(repr(encoder).split())
 
 
-def packed(encoder: AbstractEncoder, x: Representation) -> dict[str, np.ndarray]:
-    """The arrays that a saved run keeps of an encoder."""
+def packed(few_shot: FewShot, x: Representation) -> dict[str, np.ndarray]:
+    """The arrays that a saved run keeps of an encoder and its heads."""
     leaves = enumerate(jax.tree.leaves(x))
     return {
-        "encoder": np.array(written(encoder)),
+        "encoder": np.array(written(few_shot.encoder)),
+        "ridge": np.array(few_shot.ridge),
         **{f"encoder_{i}": np.asarray(a) for i, a in leaves},
     }
 
@@ -38,12 +38,13 @@ def packed(encoder: AbstractEncoder, x: Representation) -> dict[str, np.ndarray]
 class Learned:
     """Classifies images by a few examples of each class, on the features of a saved encoder.
 
-    Images are arrays [n, height, width] of the size that the encoder was trained on, with ink 1 on
-    paper 0, or in whole numbers with ink 255.
+    Images are arrays [n, height, width] with ink 1 on paper 0, or in whole numbers with ink 255.
+    Those that are larger than the ones that the encoder was trained on are made smaller by area
+    means, as Omniglot's were.
     """
 
-    def __init__(self, encoder: AbstractEncoder, x: Representation):
-        self.few_shot, self.x = FewShot(encoder, RIDGE), x
+    def __init__(self, few_shot: FewShot, x: Representation, size: tuple[int, int]):
+        self.few_shot, self.x, self.size = few_shot, x, size
         self.classes: np.ndarray | None = None
         self.heads: Array | None = None
 
@@ -61,19 +62,20 @@ class Learned:
                 f"{folder} holds no encoder; give the folder of a run of hyper-representation."
             )
         network = _built(str(arrays["encoder"])) if encoder is None else encoder
-        size = arrays["support_image"].shape[1:]
+        height, width = arrays["support_image"].shape[1:]
         leaves = [jnp.asarray(arrays[f"encoder_{i}"]) for i in range(_count(arrays))]
-        return cls(network, jax.tree.unflatten(_structure(network, size), leaves))
+        x = jax.tree.unflatten(_structure(network, (height, width)), leaves)
+        return cls(FewShot(network, float(arrays["ridge"])), x, (height, width))
 
     def features(self, image: Any) -> np.ndarray:
         """One row of features for each image."""
-        ink = _ink(image)
+        ink = self._ink(image)
         return np.asarray(self.few_shot.encoder.apply(self.x.z, ink, self.x.statistics))
 
     def fit(self, image: Any, label: Any) -> "Learned":
         """Learn classes from a few images of each, with any labels."""
         self.classes, number = np.unique(np.asarray(label), return_inverse=True)
-        ink = _ink(image)
+        ink = self._ink(image)
         if len(ink) != len(number):
             raise Mistake(
                 f"`label` must have one entry for each of the {len(ink)} images, but it has "
@@ -90,20 +92,27 @@ class Learned:
         scores = jnp.asarray(self.features(image)) @ self.heads[0]
         return self.classes[np.asarray(jnp.argmax(scores, axis=1))]
 
+    def _ink(self, image: Any) -> Array:
+        """The images of a user, as those that the encoder was trained on."""
+        array = np.asarray(image)
+        if array.ndim != 3:
+            raise Mistake(
+                f"`image` must be an array [n, height, width], but its shape is {array.shape}."
+            )
+        given, (height, width) = array.shape[1:], self.size
+        if given[0] < height or given[0] * width != given[1] * height:
+            raise Mistake(
+                f"`image` must hold images of {height} x {width}, or larger ones of that shape, "
+                f"but they are {given[0]} x {given[1]}; pad or crop them."
+            )
+        level = array / 255 if np.issubdtype(array.dtype, np.integer) else array
+        small = level if given == self.size else area_means(level, self.size)
+        return jnp.asarray(small, jnp.result_type(float))
 
-def _ink(image: Any) -> Array:
-    array = np.asarray(image)
-    if array.ndim != 3:
-        raise Mistake(
-            f"`image` must be an array [n, height, width], but its shape is {array.shape}."
-        )
-    whole = np.issubdtype(array.dtype, np.integer)
-    return jnp.asarray(array / 255 if whole else array, jnp.result_type(float))
 
-
-def _structure(encoder: AbstractEncoder, size: tuple[int, ...]) -> Any:
+def _structure(encoder: AbstractEncoder, size: tuple[int, int]) -> Any:
     def both() -> PyTree:
-        z = encoder.init(jr.key(0), (size[0], size[1]))
+        z = encoder.init(jr.key(0), size)
         return Representation(z, encoder.statistics(z, jnp.zeros((1, *size))))
 
     return jax.tree.structure(jax.eval_shape(both))
