@@ -1,9 +1,11 @@
 """Comparisons: what makes them fair, and that nothing finished is done again."""
 
 import functools
+import io
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -221,6 +223,7 @@ def test_what_is_written_is_what_was_found(tmp_path):
     assert told["kind"] == "comparison" and told["format"] == 1
     assert told["budget"] == {"kind": "oracle_calls", "amount": 400.0}
     assert told["references"][0]["name"] == "the start"
+    assert [rung["settings"] for rung in told["ladder"]] == [3]
     where = told["environment"]
     assert where["workers"] == 1 and where["cores"] >= 1 and where["processor"] and where["system"]
     again = biadam.compare(
@@ -389,6 +392,25 @@ def test_a_search_fills_its_ranges_evenly():
         assert np.histogram(axis, bins=4, range=(0, 1))[0].min() >= 3
     gaps = np.linalg.norm(points[:, None] - points[None], axis=-1) + np.eye(16)
     assert gaps.min() > 0.5 / math.sqrt(16)
+
+
+def test_a_board_says_what_runs(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    screen = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", screen)
+    with Board(None, "validation_loss") as board:
+        board.tell("soba", "tuning, round 1", 2, 4, 0.25)
+        board.tell("mrbo", "tuning, round 1", 0, 4, None)
+        board.tell("biadam", "reporting", 3, 3, 0.125)
+    shown = re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", screen.getvalue()).splitlines()
+    last = {line.split()[0]: line.split() for line in shown if line.strip()}
+    assert last["soba"] == ["soba", "tuning,", "round", "1", "running", "2", "of", "4", "0.25"]
+    assert last["mrbo"] == ["mrbo", "tuning,", "round", "1", "waiting", "0", "of", "4"]
+    assert last["biadam"] == ["biadam", "reporting", "done", "3", "of", "3", "0.125"]
 
 
 def test_the_worse_settings_get_less():

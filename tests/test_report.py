@@ -296,6 +296,15 @@ def test_runs_with_other_options_are_no_seeds_of_one_method(real, tmp_path):
     assert [len(c.methods[0].runs) for c in read(places)] == [1, 1]
 
 
+def test_the_rounds_of_the_search_are_told(folder):
+    rounds = [{"part": part, "settings": n} for part, n in ((1 / 9, 16), (1 / 3, 6), (1.0, 2))]
+    (comparison,) = read([folders.edit(folder, ladder=rounds)])
+    assert (
+        "by validation loss alone: 16 for a ninth, then the best 6 for a third, then the best 2 "
+        "for all of the budget." in story(comparison)[1]
+    )
+
+
 def test_the_best_are_solid_and_no_two_look_alike(folder):
     rows = [
         {"solver": f"m{i}", "metrics": {"validation_loss": {"mean": float(-i)}}, "group": "paper"}

@@ -44,7 +44,7 @@ class Board:
         self.lines[solver] = Line(stage, done, total, known)
         if self.live is not None:
             self.live.update(self._table())
-        elif self.wanted and done == total:
+        elif self.wanted and total and done == total:
             told = "" if known is None else f", {self.metric} {known:.4g}"
             print(f"{solver}: {stage}{told}", file=sys.stderr, flush=True)
 
@@ -62,13 +62,14 @@ class Board:
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False)
-        for heading in ("method", "stage", "runs", self.metric.replace("_", " ")):
+        for heading in ("method", "stage", "", "runs", self.metric.replace("_", " ")):
             table.add_column(heading, no_wrap=True)
         for solver, line in self.lines.items():
             runs = f"{line.done} of {line.total}" if line.total else ""
             best = "" if line.best is None else f"{line.best:.4g}"
-            style = "bold" if line.done < line.total else "dim"
-            table.add_row(solver, line.stage, runs, best, style=style)
+            state = "waiting" if not line.done else "running"
+            state, style = (state, "bold") if line.done < line.total else ("done", "dim")
+            table.add_row(solver, line.stage, state, runs, best, style=style)
         return table
 
 

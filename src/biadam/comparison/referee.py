@@ -29,6 +29,7 @@ from .board import Board
 from .budget import AbstractBudget, OracleCalls, Samples, Seconds
 from .cache import Cache
 from .groups import chosen
+from .halving import ladder
 from .plan import Plan, Setting, processes
 from .recipe import Recipe
 from .search import Search
@@ -197,13 +198,17 @@ def _written(
         "task": task.name,
         "data": task.data,
         "options": {
-            name: value if isinstance(value, str | int | float | None) else show(value)
-            for name, value in plan.recipe.arguments.items()
+            **{
+                name: value if isinstance(value, str | int | float | None) else show(value)
+                for name, value in plan.recipe.arguments.items()
+            },
+            **task.options,  # with what it takes where nothing is given
         },
         "metric": task.tuned_by,
         "largest": task.largest,
         "budget": {"kind": plan.budget.kind, "amount": plan.budget.amount},
         "tuning_seeds": list(plan.tuning_seeds),
+        "ladder": [rung._asdict() for rung in ladder(max(of.tried for of in found))],
         "seeds": list(plan.seeds),
         "command": command,
         "environment": _environment(found, plan),
@@ -219,9 +224,10 @@ def _environment(found: list[Found], plan: Plan) -> dict[str, Any]:
     """What the reported runs were made with, which may be another machine than this one."""
     made = [entry.summary["environment"] for of in found for entry in of.runs.values()]
     here: dict[str, Any] = {**record.environment(), "workers": processes(plan.workers)}
-    every = (
-        {name: list(dict.fromkeys(str(of[name]) for of in made)) for name in here} if made else {}
-    )
-    last = max((of["date"] for of in made), default=here["date"])
-    told = {name: of[0] if len(of) == 1 else ", ".join(of) for name, of in every.items()}
-    return {**here, **told, "date": last}
+    values = {name: list(dict.fromkeys(run[name] for run in made)) for name in here}
+    told = {
+        name: of[0] if len(of) == 1 else ", ".join(map(str, of))
+        for name, of in values.items()
+        if of
+    }
+    return {**here, **told, "date": max((run["date"] for run in made), default=here["date"])}

@@ -105,6 +105,8 @@ class Search:
                 ]
         runs: dict[str, dict[str, Entry]] = {name: {} for name in self.candidates}
         total = len(self.plan.seeds)
+        for name in dict.fromkeys(trial.solver for trial in trials):
+            self.board.tell(name, "reporting", 0, total, None)
         for trial, entry in self.plan.made(work.report, trials):
             name = trial.solver
             self.trials[name].append(entry)
@@ -159,7 +161,11 @@ class Search:
             self.plan.trial("references", "", {}, {}, seed, self.plan.budget)
             for seed in self.plan.seeds
         ]
-        by_seed = {t.seed: entry for t, entry in self.plan.made(work.refer, trials)}
+        by_seed: dict[int, Entry] = {}
+        self.board.tell("references", "reporting", 0, len(trials), None)
+        for trial, entry in self.plan.made(work.refer, trials):
+            by_seed[trial.seed] = entry
+            self.board.tell("references", "reporting", len(by_seed), len(trials), None)
         columns: dict[str, dict[str, list[float]]] = {}
         for seed in sorted(by_seed):
             for name, metrics in by_seed[seed].summary["references"]:

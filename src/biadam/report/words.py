@@ -1,7 +1,7 @@
 """What was done, in sentences made from the files."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .read import Comparison, finite
@@ -11,6 +11,8 @@ BUDGETS = {
     "steps": "{} steps",
     "samples": "{} samples",
 }
+
+ORDINALS = {3: "third", 9: "ninth"}  # of a search's rounds
 
 ALONE = "the clean set alone"  # the reference that hyper-cleaning has to beat
 
@@ -116,13 +118,26 @@ def _tuning(comparison: Comparison) -> str:
     told = (
         f"Before that, the setting of each method was chosen among {grid} on "
         f"seed{'s' if len(seeds) > 1 else ''} {listed(seeds)}, by "
-        f"{comparison.metric.replace('_', ' ')} alone. Of the {sum(tried):,} settings tried in "
-        f"all, {diverged:,} diverged; the table counts them."
+        f"{comparison.metric.replace('_', ' ')} alone{_ladder(summary)}. "
+        f"Of the {sum(tried):,} settings tried in all, {diverged:,} diverged; the table counts them."
     )
     both = sorted(set(seeds) & set(summary.get("seeds") or []))
     if both:
         told += f" Seeds {listed(both)} served for tuning and for reporting, which flatters."
     return told
+
+
+def _ladder(summary: Mapping[str, Any]) -> str:
+    """How the worse settings got less."""
+    parts = [(rung["settings"], rung["part"]) for rung in summary.get("ladder") or []]
+    if len(parts) < 2:
+        return ""
+    rungs = [f"{count} for {_part(part)}" for count, part in parts]
+    return f": {', then the best '.join(rungs)} of the budget"
+
+
+def _part(share: float) -> str:
+    return "all" if share >= 1 else f"a {ORDINALS.get(round(1 / share), f'{share:.2g} part')}"
 
 
 def _failures(comparison: Comparison) -> str:
