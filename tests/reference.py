@@ -200,9 +200,12 @@ def hypergradient(
     theta: float,
     K: int | None,
 ) -> Array:
-    """Evaluate the chosen Neumann estimator on the samples named in one entry."""
+    """Evaluate the chosen Neumann estimator on the samples named in one entry.
+
+    With k = None the random one is its mean over all lengths, which is the sum.
+    """
     xi, zeta0, zetas = sample["xi"], sample["zeta0"], sample["zetas"]
-    if estimator == "sum":
+    if estimator == "sum" or sample.get("k", 0) is None:
         return neumann_sum(oracle, x, y, xi=xi, zeta0=zeta0, zetas=zetas, theta=theta)
     if K is None:
         raise ValueError('estimator "random" needs K')

@@ -26,7 +26,13 @@ import pytest
 import reference
 from biadam import AbstractSolver, solvers, tree
 from biadam.double_loop import Amortized
-from biadam.hypergradients import ConjugateGradient, FixedPoint, LinearSystem, NeumannSum
+from biadam.hypergradients import (
+    ConjugateGradient,
+    FixedPoint,
+    LinearSystem,
+    NeumannRandom,
+    NeumannSum,
+)
 from biadam.metrics import Adam, Norm, momentum
 from biadam.schedules import Constant
 from biadam.tasks import Quadratic
@@ -107,7 +113,7 @@ def penalty(other: int) -> Form:
 
 SUM = NeumannSum(2, 0.7)
 SYSTEM = LinearSystem(0.5)
-STEP, SLOW = (0.1, 0.5), (0.02, 0.5)
+STEP, HALF, SLOW = (0.1, 0.5), (0.05, 0.5), (0.02, 0.5)
 PLAIN = {"mixing": 1.0, "rates": Constant(0.2, 0.2)}
 FLOOR = {"outer_metric": Adam(floor=1.0), "inner_metric": Norm(floor=1.0)}
 INSIDE = dict.fromkeys(FLOOR, Adam(floor=1.0, signal=momentum, inside=True))
@@ -150,12 +156,13 @@ THEORIES: dict[str, Theory] = {
         {"alpha": 0.02, "beta": 0.5, "solve": reference.amortized(0.5)},
     ),
     "biadam": Theory(
-        solvers.biadam(STEP, hypergradient=SUM, **PLAIN, **FLOOR),
-        reference.biadam, neumann, PRINTED, early=True,
+        solvers.biadam(HALF, hypergradient=SUM, **PLAIN, **FLOOR),
+        reference.biadam, neumann, {**PRINTED, "gamma": 0.05}, early=True,
     ),
     "biadam_authors": Theory(
-        solvers.biadam_authors(STEP, hypergradient=SUM, **PLAIN, **INSIDE),
-        reference.authors, neumann, {**AUTHORS, "variance_reduced": False}, early=True,
+        solvers.biadam_authors(HALF, hypergradient=SUM, **PLAIN, **INSIDE),
+        reference.authors, neumann, {**AUTHORS, "gamma": 0.05, "variance_reduced": False},
+        early=True,
     ),
     "biadam_tracked": Theory(
         solvers.biadam_tracked(SLOW, **TRACKED),
@@ -225,9 +232,9 @@ THEORIES: dict[str, Theory] = {
         reference.ma_soba, pair, AVERAGED, early=True,
     ),
     "smb": Theory(
-        solvers.smb(STEP, hypergradient=SUM, **PLAIN),
+        solvers.smb(HALF, hypergradient=SUM, **PLAIN),
         reference.smb, neumann,
-        {"eta": 0.1, "lam": 0.5, "beta": 0.2, "alpha": 0.2, "inner": "ema", "theta": 0.7,
+        {"eta": 0.05, "lam": 0.5, "beta": 0.2, "alpha": 0.2, "inner": "ema", "theta": 0.7,
          "estimator": "sum"},
         early=True,
     ),
@@ -297,29 +304,34 @@ def predicted(theory: Theory, x: np.ndarray, y: np.ndarray) -> tuple[float, floa
     return total[0], total[1]
 
 
-def measured(theory: Theory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The point of rest, and the ends of so many seeds that start there."""
+def measured(
+    theory: Theory, bed: Quadratic = BED, noisy_solver: AbstractSolver | None = None
+) -> tuple[Any, np.ndarray, np.ndarray]:
+    """The point of rest, and the ends of so many seeds of the noisy solver that start there."""
     solver, key = tree.with_arrays(theory.solver), jax.random.key(0)
-    full, noisy = BED.full(), BED.minibatches(SIZE)
+    noisy_solver = solver if noisy_solver is None else tree.with_arrays(noisy_solver)
+    full, noisy = bed.full(), bed.minibatches(SIZE)
 
     @eqx.filter_jit
     def settle(solver, x, y, steps):
-        state, _ = solver.init(BED.problem, x, y, full(key, 0, solver.batches))
-        step = lambda _, s: solver.step(BED.problem, s, full(key, 1, solver.batches))[0]
+        state, _ = solver.init(bed.problem, x, y, full(key, 0, solver.batches))
+        step = lambda _, s: solver.step(bed.problem, s, full(key, 1, solver.batches))[0]
         return jax.lax.fori_loop(0, steps, step, state)
 
-    rest = settle(solver, BED.x0, BED.y0, 4000)
+    rest = settle(solver, bed.x0, bed.y0, 4000)
+    later = settle(solver, bed.x0, bed.y0, 4100)
+    assert np.abs(later.point.x - rest.point.x).max() < 1e-5  # or it is no rest
     start = settle(solver, rest.point.x, rest.point.y, QUIET)  # as the theory starts
 
     @eqx.filter_jit
     def go(solver, start, keys):
         def one(key):
-            body = lambda t, s: solver.step(BED.problem, s, noisy(key, t, solver.batches))[0]
+            body = lambda t, s: solver.step(bed.problem, s, noisy(key, t, solver.batches))[0]
             return jax.lax.fori_loop(0, STEPS + theory.early, body, start).point[:2]
 
         return jax.vmap(one)(keys)
 
-    x, y = go(solver, start, jax.random.split(jax.random.key(1), SEEDS))
+    x, y = go(noisy_solver, start, jax.random.split(jax.random.key(1), SEEDS))
     return rest.point, np.asarray(x), np.asarray(y)
 
 
@@ -328,6 +340,71 @@ def test_mean_square_distance_is_that_of_linear_theory(name):
     theory = THEORIES[name]
     rest, *ends = measured(theory)
     expected = predicted(theory, np.asarray(rest.x), np.asarray(rest.y))
+    for end, at, wanted in zip(ends, rest[:2], expected, strict=True):
+        distance = ((end - np.asarray(at)) ** 2).sum(1).mean()
+        assert distance == pytest.approx(wanted, rel=0.1)
+
+
+def near_its_target() -> Quadratic:
+    """A bed with a small f_y at rest: the noise of a random length is in proportion to it."""
+    bed = Quadratic((2, 3), condition=3.0, noise=0.005, examples=8, seed=12)
+    move = bed.solution(bed.centre) + 0.05 - bed.target
+    bed.target = bed.target + move
+    bed.outer_data["target"] = bed.outer_data["target"] + move
+    return bed
+
+
+NEAR = near_its_target()
+RANDOM = NeumannRandom(SUM.terms + 1, SUM.step_size)
+
+
+def predicted_with_lengths(
+    theory: Theory, x: np.ndarray, y: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The mean square distances of (x, y) by all noise, and by that of the length alone.
+
+    The length is drawn independently of all minibatches, and decides how those of its step act.
+    """
+    batches = theory.solver.batches
+    mean = (xi_of(NEAR.outer_data), *[zeta_of(NEAR.inner_data)] * batches)
+    numbers = {**theory.numbers, "estimator": "random", "K": RANDOM.length}
+
+    def path(parts: Sequence[Any], k: int | None) -> list[tuple[np.ndarray, np.ndarray]]:
+        """From rest; the first step has these parts and this length, all others the means."""
+        calm = {**theory.form(mean[0], mean[1:]), "k": None}
+        entries = [calm] * QUIET + [{**theory.form(parts[0], parts[1:]), "k": k}]
+        entries += [calm] * (STEPS - 1)
+        return theory.second(reference.Quadratic(), x, y, entries, **numbers)[QUIET:]
+
+    def apart(one: Sequence[Any], other: Sequence[Any]) -> np.ndarray:
+        return np.array(
+            [
+                sum(((a[z] - b[z]) ** 2).sum() for a, b in zip(one, other, strict=True))
+                for z in (0, 1)
+            ]
+        )
+
+    alone, all_noise, rest = np.zeros(2), np.zeros(2), path(mean, None)
+    for k in range(RANDOM.length):
+        drawn = path(mean, k)
+        alone += apart(drawn, rest) / RANDOM.length
+        for place in range(1 + batches):
+            data, read = (NEAR.inner_data, zeta_of) if place else (NEAR.outer_data, xi_of)
+            for e in range(8):
+                one = read(jax.tree.map(lambda a, e=e: np.asarray(a)[e : e + 1], data))
+                struck = path([one if i == place else other for i, other in enumerate(mean)], k)
+                all_noise += apart(struck, drawn) / (8 * SIZE * RANDOM.length)
+    return all_noise + alone, alone
+
+
+@pytest.mark.parametrize("name", ["biadam", "smb", "ttsa", "vr_biadam"])
+def test_a_random_length_is_one_more_independent_noise(name):
+    """Both noises of one order in x, so that neither hides the other."""
+    theory = THEORIES[name]
+    noisy = eqx.tree_at(lambda solver: solver.hypergradient, theory.solver, RANDOM)
+    rest, *ends = measured(theory, NEAR, noisy)
+    expected, alone = predicted_with_lengths(theory, np.asarray(rest.x), np.asarray(rest.y))
+    assert 0.2 < alone[0] / expected[0] < 0.8
     for end, at, wanted in zip(ends, rest[:2], expected, strict=True):
         distance = ((end - np.asarray(at)) ** 2).sum(1).mean()
         assert distance == pytest.approx(wanted, rel=0.1)
