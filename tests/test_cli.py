@@ -1,9 +1,12 @@
 """The command line as a person or a script meets it."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -156,6 +159,28 @@ def test_a_comparison_of_methods_that_all_diverge_tells_so(biadam, tmp_path, mon
     assert told["options"]["weights"] == "WeightFunction()"
     assert (tmp_path / "biadam-runs" / folder / "report.html").is_file()
     assert [*(tmp_path / "biadam-runs" / "cache").glob("*/*.npz")]
+
+
+def test_a_comparison_that_is_killed_goes_on(tmp_path):
+    """The real command, with two processes; the third time it makes no run at all."""
+    words = [sys.executable, "-c", "from biadam.cli import main; main()", "compare"]
+    words += ["hyper-cleaning", "--train", "60", "--validation", "40", "--solvers", "soba,ma_soba"]
+    words += ["--samples", "20000", "--settings", "4", "--seeds", "2", "--workers", "2"]
+    words += ["--out", "here"]
+    kept = lambda: {p: p.stat().st_mtime_ns for p in (tmp_path / "here/cache").glob("*/*.npz")}
+    first = subprocess.Popen(words, cwd=tmp_path, start_new_session=True)
+    while not kept():
+        assert first.poll() is None, "it ended before it could be killed"
+        time.sleep(0.02)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    before = kept()
+    subprocess.run(words, cwd=tmp_path, check=True)
+    after = kept()
+    assert len(before) < len(after) == 2 * (4 + 2 + 2) + 2  # the last are the references
+    assert before.items() <= after.items()
+    subprocess.run(words, cwd=tmp_path, check=True)
+    assert kept() == after
 
 
 def test_a_diverging_run_says_so(biadam):

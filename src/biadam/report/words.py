@@ -119,7 +119,8 @@ def _tuning(comparison: Comparison) -> str:
         f"Before that, the setting of each method was chosen among {grid} on "
         f"seed{'s' if len(seeds) > 1 else ''} {listed(seeds)}, by "
         f"{comparison.metric.replace('_', ' ')} alone{_ladder(summary)}. "
-        f"Of the {sum(tried):,} settings tried in all, {diverged:,} diverged; the table counts them."
+        f"Of the {sum(tried):,} settings tried in all, {diverged:,} diverged; the table counts "
+        f"them."
     )
     both = sorted(set(seeds) & set(summary.get("seeds") or []))
     if both:
