@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 import jax.random as jr
 import optax.tree
 from jax import lax
@@ -94,4 +95,4 @@ class NeumannRandom(AbstractImplicit):
         shrink = _shrink(problem, point, sample, self.step_size)
         k = jr.randint(sample.key, (), 0, self.length)
         power = lax.fori_loop(1, k + 1, shrink, f_y)
-        return Solved(tree.scale(self.length * self.step_size, power), k)
+        return Solved(tree.scale(self.length * self.step_size, power), k.astype(jnp.int32))
