@@ -26,7 +26,17 @@ from biadam.hypergradients import (
     Unrolled,
 )
 from biadam.sets import Affine, Box, HalfSpace, L2Ball
-from biadam.tasks import Quadratic, class_groups, fresh_tasks, hyper_cleaning, ridge, selection
+from biadam.tasks import (
+    Learned,
+    Quadratic,
+    class_groups,
+    few_shot_task,
+    fresh_tasks,
+    hyper_cleaning,
+    ridge,
+    selection,
+)
+from biadam.tasks.few_shot import FewShot
 
 BED = Quadratic((2, 3), examples=4, noise=0.1)
 DIGITS = omniglot.few_shot_digits()[1]
@@ -441,6 +451,17 @@ MISTAKES: dict[str, MistakeRow] = {
     "truncation beyond the trajectory": MistakeRow(
         lambda: Unrolled(3, truncation=4), "`Unrolled.truncation` must be at most `steps`, 3"
     ),
+    "blocks of several arrays": MistakeRow(
+        lambda: run(
+            Problem(
+                lambda x, y, b: BED.outer(x, y[0], b),
+                lambda x, y, b: BED.inner(x, y[0], b) + jnp.sum(y[1] ** 2),
+            ),
+            solvers.biadam(hypergradient=Exact(blocks=True)),
+            y=(BED.y0, BED.y0),
+        ),
+        "`Exact.blocks` needs y to be one array",
+    ),
     "dense system too large": MistakeRow(
         lambda: run(solver=solvers.biadam(hypergradient=Exact(most=2))),
         "at most 2 inner variables, but y has 3",
@@ -482,6 +503,16 @@ MISTAKES: dict[str, MistakeRow] = {
     "more ways than classes to follow": MistakeRow(
         lambda: class_groups("digits", ways=7),
         "`ways` must be at most the 6 characters to follow, but it is 7",
+    ),
+    "unknown norm": MistakeRow(
+        lambda: few_shot_task("digits", norm="bach"),
+        "there is no norm 'bach': did you mean 'batch'",
+    ),
+    "images smaller than those learned from": MistakeRow(
+        lambda: Learned(FewShot(models.Convolutional(), 0.01), None, (14, 14)).features(
+            np.zeros((2, 10, 10))
+        ),
+        "`image` must hold images of 14 x 14, or larger .* but they are 10 x 10",
     ),
     "more images than drawings": MistakeRow(
         lambda: Groups(DIGITS, 5, 6),

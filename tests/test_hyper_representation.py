@@ -3,6 +3,7 @@
 import json
 import sys
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 
 import biadam
-from biadam import Levels, Problem, cli, solvers, tasks
+from biadam import Levels, Problem, cli, dense, record, solvers, tasks
+from biadam.data import OnHost
 from biadam.data.episodes import TaskImages
+from biadam.double_loop import Amortized
 from biadam.errors import Mistake
 from biadam.hypergradients import (
     ConjugateGradient,
@@ -25,8 +28,8 @@ from biadam.hypergradients import (
     Steps,
     Unrolled,
 )
-from biadam.models import Convolutional
-from biadam.tasks.few_shot import FewShot, Representation, answers, entropy
+from biadam.models import BatchNorm, Convolutional, from_equinox, from_nnx
+from biadam.tasks.few_shot import FewShot, Representation, answers, curvature, entropy
 
 KEY = jr.key(4)
 SMALL = {"ways": 3, "queries": 4, "tasks": 2, "encoder": Convolutional(12), "episodes": 20}
@@ -70,6 +73,9 @@ FIELDS = {
     "exact": Exact(),
     "per task, Newton": PerSample(ConjugateGradient(5), Newton(1e-8)),
     "per task, steps": PerSample(NeumannSum(5, 0.4), Steps(4)),
+    "per task, dense": PerSample(Exact(blocks=True), Newton(1e-8)),
+    "per task, unrolled": PerSample(Unrolled(4, 0.4), Steps(0)),
+    "amortized": Amortized(3, 0.4),
 }
 
 
@@ -80,10 +86,36 @@ def test_the_hypergradient_in_feature_space_is_that_of_the_network(fresh, name):
     network = Problem(staged.outer_loss, staged.inner_loss)
     sample = fresh.source(KEY, 0, field.batches)
     heads = 0.1 * jr.normal(KEY, fresh.y0.shape)
-    point = Levels(fresh.x0, heads, heads if name == "linear system" else None)
-    here, there = (jax.jit(lambda p=p: field(p, point, sample).value)() for p in (staged, network))
+    tracks = name in ("linear system", "amortized")
+    point = Levels(fresh.x0, heads, heads if tracks else None)
+    close(*(jax.jit(lambda p=p: field(p, point, sample).value)() for p in (staged, network)))
+
+
+def test_so_are_the_hypergradient_to_compare_with_and_the_dense_matrices(fresh):
+    staged = fresh.problem
+    network = Problem(staged.outer_loss, staged.inner_loss)
+    sample = fresh.source(KEY, 0, 1)
+    heads = 0.1 * jr.normal(KEY, fresh.y0.shape)
+    both = (staged, network)
+    data = (sample.outer, sample.batch(0))
+    close(*(biadam.hypergradient(p, fresh.x0, heads, *data, tolerance=1e-12) for p in both))
+    seen = lambda p: dense.matrices(p, Levels(fresh.x0, heads), sample.batch(0))[0]
+    close(*(jax.jit(lambda p=p: seen(p))() for p in both))
+
+
+def close(here, there):
     for one, other in zip(jax.tree.leaves(here), jax.tree.leaves(there), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_the_dense_solution_of_each_task_is_that_of_all(fresh):
+    """Tasks do not see each other's heads: small matrices in place of one large one."""
+    sample = fresh.source(KEY, 0, 2)
+    point = Levels(fresh.x0, 0.1 * jr.normal(KEY, fresh.y0.shape))
+    look = lambda field: jax.jit(lambda: field(fresh.problem, point, sample).value.x)()
+    close(look(Exact(most=39, blocks=True)), look(Exact(most=78)))
+    with pytest.raises(Mistake, match="at most 38 inner variables of a block, but y has 39"):
+        look(Exact(most=38, blocks=True))
 
 
 def test_heads_do_not_depend_on_how_many_tasks_are_fitted_at_once(fresh, groups):
@@ -170,15 +202,72 @@ def test_features_are_learned(fresh):
     before, after = result.metrics["validation_accuracy"]
     assert after > before + 0.1
     told = fresh.evaluate(result.x, result.y)
+    assert told["curvature"] == result.metrics["curvature"][-1] > 0
     assert told["test_accuracy"] > 0.45  # a third by chance
     assert 0 < told["test_interval"] < 0.1
-    assert result.metrics["curvature"][-1] > 0
+
+
+def test_the_curvature_is_that_of_the_dense_hessian(fresh):
+    """The largest over the tasks and over the points of 16 steps; at heads of zero it is less."""
+    few_shot = FewShot(Convolutional(4, blocks=2), 0.01)
+    z = few_shot.encoder.init(KEY, (14, 14))
+    support = jax.tree.map(lambda a: a[:2], fresh.source(KEY, 0, 1).batch(0))
+    features = few_shot.training_stage(z, support)
+    own = TaskImages(support.image, support.label, jnp.arange(2))
+    shape = (2, features.shape[2], 3)
+    apart = few_shot.apart()
+
+    @jax.jit
+    def path(flat):
+        loss = lambda y: apart.inner_loss(features, y.reshape(shape), own)
+        heads = []
+        for _ in range(17):
+            heads.append(flat)
+            flat = flat - 0.4 * jax.grad(loss)(flat)
+        return jax.lax.map(jax.hessian(loss), jnp.stack(heads))
+
+    largest = np.linalg.eigvalsh(path(jnp.zeros(np.prod(shape)))).max(axis=1)
+    got = curvature(few_shot, Representation(z, None), support, 3, turns=200)
+    np.testing.assert_allclose(got, largest.max(), rtol=1e-6)
+    assert largest.max() > 1.01 * largest[0]
+    rough = curvature(few_shot, Representation(z, None), support, 3)
+    np.testing.assert_allclose(rough, largest.max(), rtol=0.02)  # as a run reports it
+    assert rough <= largest.max()
 
 
 def test_groups_are_learned(groups):
     result = solve(groups, "biadam_tracked", 150)
     before, after = result.metrics["validation_accuracy"]
     assert after > before + 0.05
+    assert np.abs(result.y).max() > 0
+
+
+@pytest.mark.parametrize("setting", ["fresh", "groups"])
+def test_every_method_with_settings_takes_the_task(setting, request):
+    """Traced, not compiled; the test above and the one below run some."""
+    task = request.getfixturevalue(setting)
+    assert set(task.settings) <= set(solvers.__all__)
+    for name in task.settings:
+        solver, source = task.build(name, getattr(solvers, name)), task.source_for(name)
+
+        def go(x, y, solver=solver, source=source):
+            state, _ = solver.init(task.problem, x, y, source(KEY, 0, solver.batches))
+            return solver.step(task.problem, state, source(KEY, 1, solver.batches))[0].point
+
+        start = task.x0, task.start_for(name)
+        after = jax.eval_shape(go, *start)
+        assert jax.tree.map(jnp.shape, (after.x, after.y)) == jax.tree.map(jnp.shape, start), name
+
+
+@pytest.mark.parametrize("name", ["stable", "svrb"])
+def test_methods_with_dense_matrices_take_small_groups(name):
+    """Clipped at the convexity of the inner loss: a sample sees 2 of 10 groups."""
+    small = {**SMALL, "encoder": Convolutional(4)}
+    task = tasks.class_groups("digits", **small)
+    assert task.settings[name]["convexity"] == pytest.approx(2 * 0.01 * 2 / 10)
+    result = solve(task, name, 5)
+    assert result.outcome == "ok"
+    assert not np.array_equal(result.x[0].kernel, task.x0[0].kernel)
     assert np.abs(result.y).max() > 0
 
 
@@ -197,6 +286,119 @@ def test_methods_that_keep_something_refuse_fresh_tasks(fresh):
     with pytest.raises(Mistake, match=r"`PerSample.of` must be .* LinearSystem"):
         method = solvers.biadam(hypergradient=PerSample(LinearSystem()))
         method.init(fresh.problem, fresh.x0, fresh.y0, fresh.source(KEY, 0, 1))
+
+
+def within(images, characters):
+    """Whether all images, ink 1 on paper 0, are drawings of the characters, not turned."""
+    known = {one.tobytes() for one in characters.image.reshape(-1, 14, 14)}
+    shown = np.rint(255 * np.asarray(images)).astype(np.uint8).reshape(-1, 14, 14)
+    return all(one.tobytes() in known for one in shown)
+
+
+@pytest.mark.parametrize("setting", ["fresh", "groups"])
+def test_a_task_trains_and_is_judged_on_characters_of_their_own(setting, request, monkeypatch):
+    """Every image of its samples, of VRBO's anchor, of the curves, of the statistics, of tests."""
+    task = request.getfixturevalue(setting)
+    parts = tasks.hyper_representation.drawn("digits", None)
+    for source in (task.source, task.source_for("vrbo")):
+        draw = jax.jit(jax.vmap(lambda t, source=source: source(KEY, t, 1)))
+        sample = draw(jnp.arange(8))
+        pairs = [(sample.outer, sample.inner)] + ([sample.whole] if sample.whole else [])
+        assert len(pairs) == (2 if source is task.source_for("vrbo") else 1)
+        for of in (part for pair in pairs for part in pair):
+            assert within(of.image, parts.train)
+            assert not within(of.image, parts.validation)
+    shown = []
+    watched = lambda few_shot, x, pairs, *rest: shown.append(list(pairs)) or np.full(4, 0.5)
+    monkeypatch.setattr(tasks.hyper_representation, "accuracies", watched)
+    task.curves["validation_accuracy"](task.x0, task.y0)
+    task.evaluate(task.x0, task.y0)
+    followed, fixed, seeing, again = shown
+    for pairs in (followed, again):
+        assert all(within(of.image, parts.validation) for pair in pairs for of in pair)
+    for pairs in (fixed, seeing):
+        assert all(within(of.image, parts.test) for pair in pairs for of in pair)
+        assert sum(len(query.image) for query, _ in pairs) == 20
+    bench = task.evaluate.__self__
+    assert within(bench.pool, parts.train)
+
+
+def test_intervals_are_of_the_accuracies(fresh):
+    bench = fresh.evaluate.__self__
+    told = fresh.evaluate(fresh.x0, fresh.y0)
+    each = bench.accuracy(bench.fixed(fresh.x0), bench.tasks(bench.characters.test, 20))
+    assert len(each) == 20
+    half = 1.96 * np.sqrt(np.mean((each - np.mean(each)) ** 2) / 20)
+    np.testing.assert_allclose(told["test_interval"], half, rtol=1e-12)
+    np.testing.assert_allclose(told["test_accuracy"], np.mean(each), rtol=1e-12)
+
+
+def test_images_on_the_host_make_the_same_run(fresh):
+    """Bit for bit, through the driver's compiled loop."""
+    host = tasks.fresh_tasks("digits", **SMALL, store=OnHost)
+    assert isinstance(host.source.dealer.store, OnHost)
+    here, there = (solve(task, "biadam", 3) for task in (fresh, host))
+    for one, other in zip(jax.tree.leaves(here.x), jax.tree.leaves(there.x), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_words_choose_turns_and_norms():
+    small = {"data": "digits", "ways": 3, "queries": 4, "tasks": 2, "channels": 4, "episodes": 2}
+    turned = tasks.few_shot_task(**{**small, "data": "digits"}, rotations=True, norm="group")
+    assert turned.options["rotations"] is True
+    assert turned.source.dealer.turns == 4
+    assert "GroupNorm(groups=4)" in turned.options["encoder"]
+    plain = tasks.few_shot_task(**small, setting="groups", norm="layer")
+    assert plain.source.dealer.turns == 1
+    assert "GroupNorm(groups=1)" in plain.options["encoder"]
+    with pytest.raises(Mistake, match="there is no norm 'bach': did you mean 'batch'"):
+        tasks.few_shot_task(**small, norm="bach")
+
+
+class Net(eqx.Module):
+    kernel: jax.Array
+
+    def __call__(self, image):
+        return jax.nn.relu(image.reshape(-1) @ self.kernel)
+
+
+def own_nnx():
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Other(nnx.Module):
+        def __init__(self, rngs):
+            self.head = nnx.Linear(196, 6, rngs=rngs)
+
+        def __call__(self, image):
+            return nnx.relu(self.head(image.reshape(len(image), -1).astype(jnp.float32)))
+
+    return from_nnx(Other(nnx.Rngs(0)))
+
+
+@pytest.mark.parametrize("kind", ["own", "equinox", "nnx"])
+def test_a_saved_encoder_gives_the_features_of_the_run(kind, tmp_path):
+    kinds = {
+        "own": lambda: Convolutional(4, blocks=2, norm=BatchNorm()),
+        "equinox": lambda: from_equinox(Net(0.1 * jr.normal(KEY, (196, 6)))),
+        "nnx": own_nnx,
+    }
+    encoder = kinds[kind]()
+    given = {**SMALL, "encoder": encoder, "ridge": 0.03}
+    task = tasks.fresh_tasks("digits", **given)
+    record.write(tmp_path, {}, task.keep(task.x0, task.y0))
+    learned = tasks.Learned.load(tmp_path, None if kind == "own" else encoder)
+    known = task.evaluate.__self__.fixed(task.x0).statistics
+    image = tasks.hyper_representation.drawn("digits", None).test.image[:3, 0]
+    want = encoder.apply(task.x0, jnp.asarray(image / 255), known)
+    np.testing.assert_array_equal(learned.features(image), want)
+    assert learned.few_shot.ridge == 0.03
+    if kind != "own":
+        return
+    large = np.kron(image, np.ones((1, 3, 3), np.uint8))  # its area means are the image
+    np.testing.assert_allclose(learned.features(large), want, rtol=1e-4, atol=1e-5)
+    for shape in ((3, 10, 10), (3, 28, 14)):
+        with pytest.raises(Mistake, match=f"must hold images of 14 x 14.* {shape[1]} x {shape[2]}"):
+            learned.features(np.zeros(shape))
 
 
 def test_a_task_says_what_it_was_made_from(fresh, groups):
@@ -246,8 +448,8 @@ def test_from_the_command_line(monkeypatch, capfd, tmp_path, setting):
     summary = json.loads(told.out)
     assert status == 0
     assert summary["task"] == "hyper-representation"
-    metrics = {"validation_accuracy", "test_accuracy", "test_interval", "seeing_accuracy"}
-    assert set(summary["metrics"]) == metrics
+    unseen = {f"{kind}_{of}" for kind in ("test", "seeing") for of in ("accuracy", "interval")}
+    assert set(summary["metrics"]) == {"validation_accuracy", "curvature", *unseen}
     assert (tmp_path / "run" / "figure.png").exists()
     if setting == "fresh":
         return
