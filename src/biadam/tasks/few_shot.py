@@ -71,7 +71,11 @@ class FewShot(eqx.Module):
     def fit(
         self, x: Representation, support: TaskImages, ways: int, solver: AbstractInner
     ) -> Array:
-        """The heads of some tasks, from zero."""
+        """The heads of some tasks, from zero.
+
+        A solver with a tolerance sees the tasks as one problem: how exact a head is depends, within
+        the tolerance, on the others beside it.
+        """
         features = self.stage(x, support)
         start = jnp.zeros((features.shape[0], features.shape[2], ways), features.dtype)
         return solver(self.apart(), features, start, _apart(support)).y
