@@ -12,6 +12,7 @@ from biadam import solvers, tasks
 from biadam.data.tables import Rows, table
 from biadam.record import load
 from biadam.sets import Box, L1Ball, Simplex
+from biadam.stationarity import inner_solution
 from biadam.tasks.ridge import Budget, fit, one_for_all
 from biadam.tasks.selection import chosen
 from test_cli import biadam as command  # noqa: F401  the fixture
@@ -151,12 +152,16 @@ def test_y_is_nearly_the_minimiser_at_x(penalties):
 
 @pytest.mark.parametrize("home", [Box(0.0, 3.0), Budget(5.0), Simplex(4.0)])
 def test_other_sets_hold_the_penalties(home):
-    task = tasks.ridge(outer_set=home, seed=7)  # a split on which little penalty is enough
+    task = tasks.ridge(outer_set=home, seed=4)
     result, metrics = solve(task, 2000)
+    _, examples = task.source(jax.random.key(0), 0, 1).whole
+    start = task.evaluate(task.x0, inner_solution(task.problem, task.x0, task.y0, examples))
     again = home.project(result.x, jnp.ones_like(result.x))
     np.testing.assert_allclose(result.x, again, atol=1e-5)
     assert bool(jnp.all(result.x >= 0))
-    assert metrics["validation_loss"] < metrics["common_validation_loss"]
+    assert metrics["validation_loss"] < start["validation_loss"] - 0.03
+    if isinstance(home, Box):  # the others may spend less than the best common penalty does
+        assert metrics["validation_loss"] < metrics["common_validation_loss"]
     if isinstance(home, Budget):
         assert metrics["penalised"] < 0.8
         np.testing.assert_allclose(result.x.sum(), 5.0, rtol=1e-4)  # the budget is spent
