@@ -127,6 +127,17 @@ def hyper_representation(
     held_out: Annotated[
         int | None, typer.Option(help="Alphabets to follow and not to train on.")
     ] = None,
+    rotations: Annotated[
+        bool | None,
+        typer.Option(
+            "--rotations/--no-rotations",
+            help="Quarter turns as classes of their own in training; by default those of fresh "
+            "Omniglot tasks.",
+        ),
+    ] = None,
+    norm: Annotated[
+        str, typer.Option(help="Of the encoder's blocks: batch, group, layer or none.")
+    ] = "batch",
     episodes: Annotated[int, typer.Option(help="Tasks to test on.")] = 600,
     steps: Steps = None,
     seconds: Seconds = None,
@@ -149,6 +160,8 @@ def hyper_representation(
         queries=queries,
         tasks=tasks,
         held_out=held_out,
+        rotations=rotations,
+        norm=norm,
         episodes=episodes,
         seed=seed,
     )
