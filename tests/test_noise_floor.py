@@ -35,6 +35,8 @@ from biadam.hypergradients import (
 )
 from biadam.metrics import Adam, Norm, momentum
 from biadam.schedules import Constant
+from biadam.solvers.stable import Stable
+from biadam.solvers.svrb import Svrb
 from biadam.tasks import Quadratic
 from shared_samples import xi_of, zeta_of
 
@@ -304,6 +306,10 @@ def predicted(theory: Theory, x: np.ndarray, y: np.ndarray) -> tuple[float, floa
     return total[0], total[1]
 
 
+# jaxlib's pool of threads can wait for itself for ever in thousands of small solutions at once.
+DENSE = (Stable, Svrb)
+
+
 def measured(
     theory: Theory, bed: Quadratic = BED, noisy_solver: AbstractSolver | None = None
 ) -> tuple[Any, np.ndarray, np.ndarray]:
@@ -329,6 +335,8 @@ def measured(
             body = lambda t, s: solver.step(bed.problem, s, noisy(key, t, solver.batches))[0]
             return jax.lax.fori_loop(0, STEPS + theory.early, body, start).point[:2]
 
+        if isinstance(solver, DENSE):
+            return jax.lax.map(one, keys)
         return jax.vmap(one)(keys)
 
     x, y = go(noisy_solver, start, jax.random.split(jax.random.key(1), SEEDS))

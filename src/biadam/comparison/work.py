@@ -82,7 +82,7 @@ def alone(programs: Path) -> None:
     if ONE_THREAD not in given:
         os.environ["XLA_FLAGS"] = f"{given} {ONE_THREAD}".strip()
     os.environ["PJRT_NPROC"] = "1"  # the size of JAX's own pool, which the flags do not reach
-    jax.config.update("jax_compilation_cache_dir", str(programs))
+    jax.config.update("jax_compilation_cache_dir", str(programs.absolute()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
