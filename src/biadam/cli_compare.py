@@ -315,9 +315,9 @@ def figure_2(
     validation: Validation = None,
     batch: Batch = 32,
     solvers: Solvers = "paper,modern,recommended",
-    seconds: Annotated[float, typer.Option(help="How long to step, in each run.")] = 4.0,
+    seconds: Annotated[float, typer.Option(help="How long to step, in each run.")] = 3.0,
     seeds: Seeds = 3,
-    settings: Settings = 16,
+    settings: Settings = 9,
     workers: Workers = None,
     out: Out = None,
 ) -> None:
