@@ -61,7 +61,6 @@ class AbstractAlternating(AbstractSolver):
         errors.part("estimator", self.estimator, AbstractEstimator, "estimators")
         errors.part("outer_metric", self.outer_metric, AbstractMetric, "metrics")
         errors.part("inner_metric", self.inner_metric, AbstractMetric, "metrics")
-        errors.part("inner_metric", self.inner_metric, AbstractMetric, "metrics")
 
     @abc.abstractmethod
     def lift(self, x: PyTree, y: PyTree) -> Levels:
