@@ -16,6 +16,7 @@ from biadam import solvers, tasks
 from biadam.comparison import Recipe, Samples, work
 from biadam.comparison.cache import Cache
 from biadam.comparison.plan import Plan
+from biadam.comparison.search import labels
 from biadam.solvers.about import SPACES
 from biadam.solvers.space import settings
 
@@ -31,9 +32,10 @@ def sweep(count: int, samples: float, workers: int, programs: Path) -> float:
         recipe = Recipe(tasks.hyper_cleaning, {"data": "digits"})
         plan = Plan(recipe, Samples(samples), range(1), range(10**6, 10**6 + 1), cache, workers)
         base = recipe.task(10**6).settings[METHOD]
+        tried = settings(getattr(solvers, METHOD), SPACES[METHOD], base, count)
         trials = [
-            plan.trial("tuning", METHOD, given, 10**6, plan.budget)
-            for given in settings(getattr(solvers, METHOD), SPACES[METHOD], base, count)
+            plan.trial("tuning", METHOD, given, shown, 10**6, plan.budget)
+            for given, shown in zip(tried, labels(tried), strict=True)
         ]
         begun = time.perf_counter()
         done = list(plan.made(work.tune, trials))
