@@ -175,11 +175,11 @@ MISTAKES: dict[str, MistakeRow] = {
         lambda: Box(np.inf, np.inf), "`Box.lower` must leave some numbers inside, but it has inf"
     ),
     "ball of no radius": MistakeRow(
-        lambda: L2Ball(None),  # type: ignore[arg-type]
+        lambda: L2Ball(None),
         "`L2Ball.radius` must be a number, but it is None",
     ),
     "groups of no weight": MistakeRow(
-        lambda: proximal.GroupL1(None),  # type: ignore[arg-type]
+        lambda: proximal.GroupL1(None),
         "`GroupL1.weight` must be a number, but it is None",
     ),
     "normal that underflows": MistakeRow(
@@ -193,7 +193,7 @@ MISTAKES: dict[str, MistakeRow] = {
         "`Affine.matrix` must have linearly independent rows, .* rank 1 in float32",
     ),
     "term for the penalties": MistakeRow(
-        lambda: ridge(outer_set=proximal.L1(0.1)),  # type: ignore[arg-type]
+        lambda: ridge(outer_set=proximal.L1(0.1)),
         "`outer_set` must be one of biadam.sets, but it is L1",
     ),
     "decay of one, corrected": MistakeRow(
@@ -290,7 +290,7 @@ MISTAKES: dict[str, MistakeRow] = {
         "a schedule must be a function of the step number .* fails: TypeError",
     ),
     "number for the set of the system": MistakeRow(
-        lambda: LinearSystem(domain=3),  # type: ignore[arg-type]
+        lambda: LinearSystem(domain=3),
         "`LinearSystem.domain` must be one of biadam.sets, but it is 3",
     ),
     "set of the system of another shape": MistakeRow(
@@ -364,19 +364,19 @@ MISTAKES: dict[str, MistakeRow] = {
         "`hypergradient` must be one of biadam.hypergradients, but it is 3",
     ),
     "tracked system in a method without one": MistakeRow(
-        lambda: solvers.mstsa(hypergradient=LinearSystem()),  # type: ignore[arg-type]
+        lambda: solvers.mstsa(hypergradient=LinearSystem()),
         "`hypergradient` must solve .* but it is LinearSystem.* NeumannSum",
     ),
     "unrolling in an alternating method": MistakeRow(
-        lambda: solvers.mstsa(hypergradient=Unrolled()),  # type: ignore[arg-type]
+        lambda: solvers.mstsa(hypergradient=Unrolled()),
         "`hypergradient` must solve .* but it is Unrolled",
     ),
     "tracked system in a double loop": MistakeRow(
-        lambda: solvers.stocbio(hypergradient=LinearSystem()),  # type: ignore[arg-type]
+        lambda: solvers.stocbio(hypergradient=LinearSystem()),
         "`hypergradient` must solve .* but it is LinearSystem",
     ),
     "number for the hypergradient of an alternating method": MistakeRow(
-        lambda: solvers.mstsa(hypergradient=3),  # type: ignore[arg-type]
+        lambda: solvers.mstsa(hypergradient=3),
         "`hypergradient` must be one of biadam.hypergradients, but it is 3",
     ),
     "system of a double loop in an alternating method": MistakeRow(
@@ -411,23 +411,23 @@ MISTAKES: dict[str, MistakeRow] = {
         lambda: schedules.Constant(1.5), "`Constant.outer` must be above 0 and at most 1"
     ),
     "signal by its name": MistakeRow(
-        lambda: metrics.Adam(signal="momentum"),  # type: ignore[arg-type]
+        lambda: metrics.Adam(signal="momentum"),
         "`Adam.signal` must be fresh, momentum, .* but it is 'momentum'",
     ),
     "signal of a norm that is a number": MistakeRow(
-        lambda: metrics.Norm(signal=0),  # type: ignore[arg-type]
+        lambda: metrics.Norm(signal=0),
         "`Norm.signal` must be fresh",
     ),
     "signal of AdaGrad that is none": MistakeRow(
-        lambda: metrics.AdaGrad(signal=None),  # type: ignore[arg-type]
+        lambda: metrics.AdaGrad(signal=None),
         "`AdaGrad.signal` must be fresh",
     ),
     "signal of AdaGradNorm that is a class": MistakeRow(
-        lambda: metrics.AdaGradNorm(signal=metrics.Adam),  # type: ignore[arg-type]
+        lambda: metrics.AdaGradNorm(signal=metrics.Adam),
         "`AdaGradNorm.signal` must be fresh",
     ),
     "signal of a transformation that is none": MistakeRow(
-        lambda: metrics.FromOptax(optax.scale_by_rms(), signal=3),  # type: ignore[arg-type]
+        lambda: metrics.FromOptax(optax.scale_by_rms(), signal=3),
         "`FromOptax.signal` must be fresh",
     ),
     "floor of zero": MistakeRow(lambda: metrics.Adam(floor=0.0), "`Adam.floor` must be above 0"),
@@ -537,7 +537,7 @@ MISTAKES: dict[str, MistakeRow] = {
         lambda: models.Convolutional(channels=0), "`channels` must be a whole number of at least 1"
     ),
     "norm by its name": MistakeRow(
-        lambda: models.Convolutional(norm="batch"),  # type: ignore[arg-type]
+        lambda: models.Convolutional(norm="batch"),
         "`norm` must be one of biadam.models, but it is 'batch'",
     ),
     "groups that do not divide the channels": MistakeRow(

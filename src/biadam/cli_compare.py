@@ -300,7 +300,7 @@ def _command(options: Callable[..., Asked]) -> Callable[..., None]:
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     every = [p.replace(kind=keyword) for p in (*own.values(), *common.values())]
-    command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+    vars(command)["__signature__"] = inspect.Signature(every)
     command.__doc__ = options.__doc__
     return command
 
