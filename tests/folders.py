@@ -85,6 +85,7 @@ def comparison(real, folder, noise=0.6, **change):
                 {"value": 1.0, "seconds": 0.25, "oracle_calls": 1000},
                 {"value": 0.5, "seconds": None, "oracle_calls": None},
             ],
+            "equal_calls": {"calls": 4_000.0, **spread(loss + 0.1, loss + 0.14)},
             "runs": [f"{name}/seed{seed}" for seed in SEEDS],
         }
         for name, group, tried, loss, accuracy in (

@@ -313,6 +313,25 @@ def test_targets_are_as_fine_as_the_way_that_is_left():
     assert values(1.0, 1.0, 1.0) == []
 
 
+def test_equal_calls_are_those_of_the_run_that_spent_least():
+    def method(name, calls, *curves):
+        runs = {}
+        for seed, curve in enumerate(curves):
+            arrays = {"curve_loss": np.array(curve), "clock": np.arange(float(len(curve)))}
+            arrays["calls"] = np.outer(np.array(calls), [1, 0, 1])
+            summary = {"outcome": "ok", "metrics": {}, "steps_per_second": 1.0}
+            runs[f"{name}/seed{seed}"] = Entry(summary, arrays)
+        return Found(name, "other", {}, 1, 0, "", "", [*runs.values()], runs)
+
+    few = method("soba", [1, 5, 10], [3.0, 2.0, 1.0], [3.0, 2.0, 2.0])
+    many = method("reverse", [8, 16, 24], [3.0, 0.5, 0.1])
+    slow = method("vrbo", [40, 50, 60], [3.0, 2.0, 1.0])
+    soba, reverse, vrbo = rows([few, many, slow], "loss", False)
+    assert soba.equal_calls["calls"] == 20 and soba.equal_calls["values"] == [1.0, 2.0]
+    assert reverse.equal_calls["values"] == [3.0]  # its next look came at 32
+    assert vrbo.equal_calls == {}  # its start cost more
+
+
 def test_penalised_methods_are_judged_at_the_minimiser(tmp_path):
     noted = Noted()
     found = biadam.compare(

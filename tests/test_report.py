@@ -143,9 +143,10 @@ def test_a_table_has_methods_and_references_in_one_order(folder, tmp_path):
         "vr_biadam",
     ]
     assert rows[0][:5] == ["method", "validation loss", "test accuracy", "time to 1", "calls to 1"]
+    assert rows[0][7] == "validation loss at 4,000 calls"
     soba = rows[4]
     assert soba[1:] == [
-        *("0.510", "0.8810", "0.25 s", "1,000", "-", "-"),
+        *("0.510", "0.8810", "0.25 s", "1,000", "-", "-", "0.620"),
         *("12,300", "1.25 s", "7 s", "0 of 2", "3 of 9"),
     ]
     assert rows[6][1:3] == ["-", "-"]

@@ -418,15 +418,17 @@ def _show(found: "Comparison") -> None:
         cells = ("-" if value is None else f"{value:.3f}" for value in values)
         results.add_row(reference["name"], *cells, style="italic")
     metric = found.summary["metric"].replace("_", " ")
-    title = f"seconds and oracle calls to reach a {metric} of"
+    title = f"seconds and oracle calls to reach a {metric} of, and what equal calls reached"
     speed = Table(box=None, pad_edge=False, title=title, title_justify="left")
     targets = [target["value"] for target in rows[0].targets] if rows else []
     speed.add_column("method", no_wrap=True)
-    for heading in (*(f"{value:g}" for value in targets), "steps/s"):
+    equal = next((row.equal_calls["calls"] for row in rows if row.equal_calls), 0)
+    for heading in (*(f"{value:g}" for value in targets), f"at {equal:,.0f} calls", "steps/s"):
         speed.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         pace = "-" if row.steps_per_second is None else f"{row.steps_per_second:,.3g}"
-        speed.add_row(row.solver, *(_reached(target) for target in row.targets), pace)
+        reached = [_reached(target) for target in row.targets]
+        speed.add_row(row.solver, *reached, _interval(row.equal_calls), pace)
     chosen = Table(box=None, pad_edge=False, title="settings", title_justify="left")
     for heading in ("method", "diverged", "chosen"):
         chosen.add_column(heading, no_wrap=heading != "chosen", overflow="fold")
@@ -469,7 +471,7 @@ def _title(found: "Comparison") -> str:
 
 
 def _interval(of: dict[str, Any] | None) -> str:
-    if of is None:
+    if not of:
         return "-"
     ends = "" if of["low"] is None else f" [{of['low']:.3f}, {of['high']:.3f}]"
     return f"{of['mean']:.3f}{ends}"

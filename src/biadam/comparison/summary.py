@@ -30,6 +30,7 @@ class Row(NamedTuple):
     other_seconds: float  # likewise, of evaluation above all
     diverged: int  # runs of the chosen setting that did
     targets: list[dict[str, float | None]]  # value, seconds and oracle calls until it was reached
+    equal_calls: dict[str, Any]  # the metric after as many oracle calls as all methods spent
     runs: list[str]  # their folders
 
 
@@ -49,8 +50,8 @@ class Found(NamedTuple):
 
 def rows(found: Sequence[Found], metric: str, largest: bool) -> list[Row]:
     """A row for each method, with targets that are common to all."""
-    values = _targets(found, metric, largest)
-    return [_row(of, metric, largest, values) for of in found]
+    values, calls = _targets(found, metric, largest), _common_calls(found)
+    return [_row(of, metric, largest, values, calls) for of in found]
 
 
 def interval(values: Sequence[float]) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def interval(values: Sequence[float]) -> dict[str, Any]:
     return {"mean": mean, "low": ends[0], "high": ends[1], "values": list(values)}
 
 
-def _row(of: Found, metric: str, largest: bool, values: Sequence[float]) -> Row:
+def _row(of: Found, metric: str, largest: bool, values: Sequence[float], calls: float) -> Row:
     fine = _fine(of)
     columns: dict[str, list[Any]] = {}
     for run in fine:
@@ -89,6 +90,7 @@ def _row(of: Found, metric: str, largest: bool, values: Sequence[float]) -> Row:
         total("other_seconds"),
         len(of.runs) - len(fine),
         [_reached(of, metric, largest, value) for value in values],
+        _after(fine, metric, calls),
         list(of.runs),
     )
 
@@ -110,6 +112,22 @@ def _targets(found: Sequence[Found], metric: str, largest: bool) -> list[float]:
         return []
     places = 2 - math.floor(math.log10(abs(way)))  # three digits of the way, not of the value
     return list(dict.fromkeys(round(best + level * way, places) for level in LEVELS))
+
+
+def _common_calls(found: Sequence[Found]) -> float:
+    """What the run that spent least did: every curve goes that far."""
+    totals = [float(run.arrays["calls"][-1].sum()) for of in found for run in _fine(of)]
+    return min(totals, default=0.0)
+
+
+def _after(runs: Sequence[Entry], metric: str, calls: float) -> dict[str, Any]:
+    """The metric at the last evaluation before so many oracle calls were spent, over the runs."""
+    values = []
+    for run in runs:
+        spent = np.flatnonzero(run.arrays["calls"].sum(axis=1) <= calls)
+        if len(spent):
+            values.append(float(run.arrays[f"curve_{metric}"][spent[-1]]))
+    return {"calls": calls, **interval(values)} if values else {}
 
 
 def _reached(of: Found, metric: str, largest: bool, value: float) -> dict[str, float | None]:

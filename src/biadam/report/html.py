@@ -198,6 +198,7 @@ def _columns(comparison: Comparison) -> list[str]:
     return [
         *(name.replace("_", " ") for name in comparison.metrics),
         *(f"{what} to {target:g}" for target in _targets(comparison) for what in ("time", "calls")),
+        *_equal_calls(comparison),
         "steps a second",
         "compiling",
         *(["evaluating"] if comparison.tuned else []),
@@ -213,10 +214,24 @@ def _targets(comparison: Comparison) -> list[float]:
     return sorted(known, reverse=not comparison.largest(comparison.metric))
 
 
+def _equal_calls(comparison: Comparison) -> list[str]:
+    """The heading of what all had reached after the same number of oracle calls, if it is known."""
+    known = (m.row.get("equal_calls") or {} for m in comparison.methods)
+    calls = next((of["calls"] for of in known if of), None)
+    name = comparison.metric.replace("_", " ")
+    return [] if calls is None else [f"{name} at {words.told(calls, 0)} calls"]
+
+
 def _rows(comparison: Comparison) -> list[TableRow]:
     """Methods and references in one order, the best first."""
     methods = [m for m in comparison.methods if not m.row.get("refused")]
-    numbers = {name: _numbers(comparison, methods, name) for name in comparison.metrics}
+    metrics = [m.row.get("metrics") or {} for m in methods]
+    beside = [r.get("metrics") or {} for r in comparison.references]
+    numbers = {
+        name: _numbers([of.get(name) or {} for of in metrics], [of.get(name) for of in beside])
+        for name in comparison.metrics
+    }
+    equal = _numbers([m.row.get("equal_calls") or {} for m in methods], [])
     rows = []
     for i, method in enumerate(methods):
         rows.append(
@@ -224,7 +239,12 @@ def _rows(comparison: Comparison) -> list[TableRow]:
                 method.name,
                 method.group,
                 str(method.row.get("note") or ""),
-                [*(numbers[name][i] for name in comparison.metrics), *_costs(comparison, method)],
+                [
+                    *(numbers[name][i] for name in comparison.metrics),
+                    *_way(comparison, method),
+                    *(equal[i] for _ in _equal_calls(comparison)),
+                    *_costs(comparison, method),
+                ],
             )
         )
     width = len(_columns(comparison))
@@ -241,10 +261,9 @@ def _rows(comparison: Comparison) -> list[TableRow]:
     return sorted(rows, key=key)
 
 
-def _numbers(comparison: Comparison, methods: Sequence[Method], name: str) -> list[Cell]:
+def _numbers(intervals: Sequence[dict[str, Any]], single: Sequence[Any]) -> list[Cell]:
     """A column of one metric: the methods' cells, then the references'."""
-    found = [(m.row.get("metrics") or {}).get(name) or {} for m in methods]
-    found += [{"mean": (r.get("metrics") or {}).get(name)} for r in comparison.references]
+    found = [*intervals, *({"mean": value} for value in single)]
     triples = [tuple(finite(of.get(part)) for part in ("mean", "low", "high")) for of in found]
     spreads = [(high - low) / 2 for _, low, high in triples if low is not None and high is not None]
     places = words.decimals([mean for mean, *_ in triples if mean is not None], spreads)
@@ -260,16 +279,22 @@ def _numbers(comparison: Comparison, methods: Sequence[Method], name: str) -> li
     ]
 
 
-def _costs(comparison: Comparison, method: Method) -> list[Cell]:
-    """What a method's answer took, and what went wrong on the way."""
-    row, cells = method.row, []
-    reached = {target.get("value"): target for target in row.get("targets") or []}
+def _way(comparison: Comparison, method: Method) -> list[Cell]:
+    """When a method passed each target."""
+    cells = []
+    reached = {target.get("value"): target for target in method.row.get("targets") or []}
     for value in _targets(comparison):
         seconds, calls = (
             finite(reached.get(value, {}).get(part)) for part in ("seconds", "oracle_calls")
         )
         cells.append(Cell("-" if seconds is None else f"{seconds:.3g} s", "", seconds))
         cells.append(Cell(words.told(calls, 0), "", calls))
+    return cells
+
+
+def _costs(comparison: Comparison, method: Method) -> list[Cell]:
+    """What a method's answer took, and what went wrong on the way."""
+    row, cells = method.row, []
     pace = finite(row.get("steps_per_second"))
     cells.append(Cell("-" if pace is None else f"{float(f'{pace:.3g}'):,g}", "", pace))
     for part in ("compile_seconds", *(["other_seconds"] if comparison.tuned else [])):
