@@ -500,6 +500,9 @@ MISTAKES: dict[str, MistakeRow] = {
         lambda: fresh_tasks("digits", ways=20, held_out=0),
         "`ways` must be at most the 16 characters to test on, but it is 20",
     ),
+    "heads without a penalty": MistakeRow(
+        lambda: fresh_tasks("digits", ridge=0), "`ridge` must be above 0, but it is 0"
+    ),
     "more ways than classes to follow": MistakeRow(
         lambda: class_groups("digits", ways=7),
         "`ways` must be at most the 6 characters to follow, but it is 7",

@@ -409,7 +409,7 @@ def test_a_task_says_what_it_was_made_from(fresh, groups):
     words = {"ways": 3, "shots": 1, "queries": 4, "tasks": 2, "held_out": 1, "episodes": 20}
     for task in (fresh, groups):
         assert {name: task.options[name] for name in words} == words
-        assert task.options["ridge"] == 0.01
+        assert task.options["ridge"] == (0.001 if task is fresh else 0.01)
         assert task.options["rotations"] is False
         assert "channels=12" in task.options["encoder"]
         assert task.options["heads"] == "Newton()"

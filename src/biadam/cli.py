@@ -138,6 +138,10 @@ def hyper_representation(
     norm: Annotated[
         str, typer.Option(help="Of the encoder's blocks: batch, group, layer or none.")
     ] = "batch",
+    ridge: Annotated[
+        float | None,
+        typer.Option(help="C; 0.001 for fresh tasks, the paper's 0.01 for groups by default."),
+    ] = None,
     episodes: Annotated[int, typer.Option(help="Tasks to test on.")] = 600,
     steps: Steps = None,
     seconds: Seconds = None,
@@ -162,6 +166,7 @@ def hyper_representation(
         held_out=held_out,
         rotations=rotations,
         norm=norm,
+        ridge=ridge,
         episodes=episodes,
         seed=seed,
     )
