@@ -213,6 +213,14 @@ def test_groups_of_any_number_of_axes(axes: int) -> None:
     np.testing.assert_allclose(got, wanted.reshape(2, 3, 2), rtol=0, atol=1e-13)
 
 
+def test_a_group_at_zero_stays_there_when_its_data_moves() -> None:
+    p, m = jnp.array([[0.3, -0.4], [3.0, 4.0]]), jnp.array([[1.0, 0.5], [1.0, 2.0]])
+    slope = jax.jacobian(GroupL1(1.0).prox)(p, m)
+    np.testing.assert_array_equal(GroupL1(1.0).prox(p, m)[0], [0, 0])
+    np.testing.assert_array_equal(slope[0], np.zeros((2, 2, 2)))
+    assert float(jnp.abs(slope[1, :, 1]).min()) > 0
+
+
 def test_large_groups() -> None:
     """One group so large that the search starts from a sample."""
     rng = np.random.default_rng(0)

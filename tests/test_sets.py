@@ -365,25 +365,58 @@ def test_the_euclidean_projection_is_another_point() -> None:
         assert cost(right) < 0.9 * cost(wrong)
 
 
+def strides(name: str, n: int) -> int:
+    """Which coordinates a first guess looks at."""
+    return n // (proximal.SAMPLE if name == "l2" else sets.SAMPLE) | 1
+
+
+def test_inside_the_ball_a_move_of_the_point_is_a_move_of_the_projection() -> None:
+    p, m = jnp.array([0.3, -0.4, 0.1]), jnp.array([1.0, 10.0, 100.0])
+    turned = jax.jacobian(L2Ball(1.0).project)(p, m)
+    np.testing.assert_array_equal(turned, np.eye(3))
+    np.testing.assert_array_equal(L2Ball(1.0).project(p, m), p)
+    scaled = jax.grad(lambda m: jnp.sum(L2Ball(1.0).project(p, m)))(m)
+    np.testing.assert_array_equal(scaled, np.zeros(3))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", ["l2", "l1", "simplex", "capped simplex"])
 def test_large_variables_whose_sample_misleads(name: str, dtype: Any) -> None:
-    """The first guess sees every third coordinate; here those are unlike the others, or zero."""
-    n = 30_001
+    """The first guess sees few coordinates; here those are unlike the others, or zero."""
+    n = 100_001
+    seen = slice(None, None, strides(name, n))
     rng = np.random.default_rng(0)
     run = jax.jit(lambda size, p, m: FAMILIES[name].make(size).project(p, m))
     for size, kind in itertools.product([1e-3, 1.0, 2e3], range(3)):
         p, m = rng.normal(size=n), np.exp(2 * rng.normal(size=n))
         if kind == 1:
-            p[::3] += 100
+            p[seen] += 100
         elif kind == 2:
-            p[::3], m[::3] = 0, 1e-6
+            p[seen], m[seen] = 0, 1e-6
         p, m, s = dtype(p), dtype(m), dtype([size])
         u = np.asarray(run(s[0], p, m))[None]
         wanted = FAMILIES[name].exact(Long(s), Long(p)[None], Long(m)[None])
         tolerance = 1e-10 if dtype is np.float64 else 2e-5
         assert abs(u - wanted).max() <= tolerance * size
         assert FAMILIES[name].violation(np.float64(s), np.float64(u))[0] <= 1e-6
+
+
+def test_a_few_coordinates_that_no_sample_sees_outweigh_all_others() -> None:
+    """What the sample says of the curve is wrong; single precision is as exact all the same."""
+    n, rng = 200_001, np.random.default_rng(3)
+    stride = strides("l2", n)
+    for spread in (0.1, 3.0):
+        p, m = rng.normal(size=n), np.exp(0.1 * rng.normal(size=n))
+        few = 1 + stride * rng.choice(n // stride, 20, replace=False)
+        p[few], m[few] = 1e4, 100 * np.exp(spread * rng.normal(size=20))
+        for dtype in (np.float32, np.float64):
+            for size in (1.0, 300.0, 3e4):
+                q, w = dtype(p), dtype(m)
+                u = np.asarray(jax.jit(L2Ball(dtype(size)).project)(q, w))[None]
+                wanted = exact_l2(Long([size]), Long(q)[None], Long(w)[None])
+                tolerance = 1e-10 if dtype is np.float64 else 2e-5
+                assert abs(u - wanted).max() <= tolerance * size
+                assert np.sqrt((np.float64(u) ** 2).sum()) / size - 1 <= 1e-6
 
 
 @pytest.mark.parametrize("name", ["l2", "l1", "simplex", "capped simplex"])
@@ -410,7 +443,7 @@ def test_the_search_is_short_where_the_sample_misleads(
     """Each search ends within 30 evaluations: a limit there changes nothing."""
     n = 100_001
     rng = np.random.default_rng(2)
-    stride = {"l2": n // proximal.SAMPLE | 1}.get(name, n // sets.SAMPLE | 1)
+    stride = strides(name, n)
     p, m = rng.normal(size=(2, n)), np.exp(2 * rng.normal(size=(2, n)))
     p[0, ::stride] += 100
     p[1, ::stride], m[1, ::stride] = 0, 1e-6
