@@ -2,10 +2,12 @@
 
     python benchmarks/projections.py [coordinates]
 
-A step is ``a <- tau a + (1 - tau) w^2``, ``M = (sqrt(a) + rho) / gamma``, ``x <- prox(x - w / M,
-M)``, many of them in one compiled loop. The direction w is the gradient of a separable quadratic
-(`bare`), or an average of such gradients with the new point mixed into the old one, as in the
-methods of this library (`momentum`). The steps are measured in turn, in blocks too short for
+In the first two tables a step is ``a <- tau a + (1 - tau) w^2``, ``M = (sqrt(a) + rho) / gamma``,
+``x <- prox(x - w / M, M)``, many of them in one compiled loop. The direction w is the gradient of a
+separable quadratic (`bare`), or an average of such gradients with the new point mixed into the old
+one, as in the methods of this library (`momentum`). The other tables have whole steps of methods
+that weigh so many training examples by minibatches of 128, with the set around the weights. The
+steps are measured in turn, in blocks too short for
 another process to slow down only one of them; the best block of each counts. A ratio is only worth
 reading where the machine has little else to do, so the load is printed too. The exit status is 1 if
 a ratio is above the one that is wanted.
@@ -17,11 +19,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 
+from biadam import Problem, solvers, tree
+from biadam.data import Minibatches
 from biadam.proximal import L1, AbstractProximal, GroupL1
-from biadam.sets import Box, CappedSimplex, Free, L1Ball, L2Ball, Simplex
+from biadam.sets import AbstractSet, Box, CappedSimplex, Free, L1Ball, L2Ball, Simplex
 
 TAU, RHO, GAMMA, BETA, ETA = 0.9, 1e-3, 0.1, 0.3, 0.5
 WARM, STEPS, BLOCKS = 100, 10, 40
@@ -64,12 +70,51 @@ def compiled(home: AbstractProximal, momentum: bool, n: int) -> Callable[[int], 
     return lambda steps: jax.block_until_ready(run(state, steps))
 
 
+FEATURES, BATCH, CLEAN = 32, 128, 1000
+
+
+def whole(home: AbstractProximal, name: str, n: int) -> Callable[[int], Any]:
+    """The same for steps of a method of the library."""
+    feature = jr.normal(jr.key(0), (n, FEATURES))
+    sign = jnp.sign(feature[:, 0])
+    loss = lambda y, of: jax.nn.softplus(-of["sign"] * (of["feature"] @ y))
+
+    def inner(x: Any, y: Any, of: Any) -> Any:
+        return jnp.mean(x[of["index"]] * loss(y, of)) + 1e-2 * jnp.sum(y**2)
+
+    problem = Problem(lambda x, y, of: jnp.mean(loss(y, of)), inner, outer_set=home)
+    examples = {"feature": feature, "sign": sign, "index": jnp.arange(n)}
+    clean = {"feature": feature[:CLEAN], "sign": sign[:CLEAN]}
+    solver, data = getattr(solvers, name)(), Minibatches(clean, examples, BATCH)
+    x = home.project(jnp.ones(n), 1.0) if isinstance(home, AbstractSet) else jnp.ones(n)
+    parts = tree.with_arrays((problem, solver, data))
+    draw = lambda data, step: data(jr.key(1), step, solver.batches)
+
+    @eqx.filter_jit
+    def run(parts: Any, state: Any, steps: Any) -> Any:
+        problem, solver, data = parts
+        step = lambda _, state: solver.step(problem, state, draw(data, state.step))[0]
+        return jax.lax.fori_loop(0, steps, step, state)
+
+    state, _ = eqx.filter_jit(solver.init)(problem, x, jnp.zeros(FEATURES), draw(data, 0))
+    state = run(parts, state, jnp.asarray(WARM))
+    return lambda steps: jax.block_until_ready(run(parts, state, jnp.asarray(steps)))
+
+
+KINDS: dict[str, Callable[[AbstractProximal, int], Callable[[int], Any]]] = {
+    "bare": lambda home, n: compiled(home, False, n),
+    "momentum": lambda home, n: compiled(home, True, n),
+    "biadam_tracked": lambda home, n: whole(home, "biadam_tracked", n),
+    "vr_biadam_tracked": lambda home, n: whole(home, "vr_biadam_tracked", n),
+}
+
+
 def main(n: int) -> int:
     missed = 0
     print(f"{n} coordinates, float32, jax {jax.__version__}, load {os.getloadavg()}")
-    for kind in ("bare", "momentum"):
+    for kind, make in KINDS.items():
         entries = homes(n)
-        runs = {name: compiled(home, kind == "momentum", n) for name, (home, _) in entries.items()}
+        runs = {name: make(home, n) for name, (home, _) in entries.items()}
         best = dict.fromkeys(runs, float("inf"))
         for _ in range(BLOCKS):
             for name, run in runs.items():

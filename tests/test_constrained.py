@@ -210,14 +210,23 @@ def test_a_border_that_is_reached_on_the_way_only_is_not_told(steps):
     assert (abs(np.asarray(result.y)).max() == WIDE) == (steps < 1000)
 
 
-def test_one_coordinate_of_thousands_held_back_is_told_through_the_noise():
+@pytest.mark.parametrize(
+    "solver",
+    [
+        solvers.biadam_tracked(),
+        solvers.alset((0.01, 0.01), inner_steps=2),  # these two keep no direction of y
+        solvers.mstsa((0.01, 0.01)),
+    ],
+    ids=["biadam_tracked", "alset", "mstsa"],
+)
+def test_one_coordinate_of_thousands_held_back_is_told_through_the_noise(solver):
     """Its force is half of its deviation in one example, and a hundredth of that of all."""
     draw = np.random.default_rng(0).normal(size=(64, 4000))
     examples = np.float32(draw - draw.mean(0) + np.eye(1, 4000))
     data = Minibatches(examples[:, :1], examples, 8)
     inner = lambda x, y, b: jnp.mean(jnp.sum((y[None] - b) ** 2, axis=1)) / 2
     outer = lambda x, y, b: jnp.mean((y[0] + x - b) ** 2)
-    solver, start = solvers.biadam_tracked(), (jnp.float32(0), jnp.zeros(4000, jnp.float32))
+    start = jnp.float32(0), jnp.zeros(4000, jnp.float32)
     held = {}
     for edge in (0.5, 1.02):
         above = jnp.full(4000, 9.0, jnp.float32).at[0].set(edge)

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
 from . import errors, schedules
-from .double_loop import inner_move
+from .double_loop import inner_clips, inner_move
 from .estimators import AbstractEstimator
 from .hypergradients import Field
 from .metrics import AbstractMetric
 from .problem import Calls, Levels, Problem, Sample, View
 from .schedules import Number
-from .solver import AbstractSolver, Info, held_back, info_of, proximal_step
+from .solver import AbstractSolver, Info, info_of, proximal_step
 
 
 class AlternatingState(NamedTuple):
@@ -112,7 +112,5 @@ class AbstractAlternating(AbstractSolver):
 
     def clips(self, problem: Problem, state: AlternatingState, sample: Sample) -> Bool[Array, ""]:
         """Look at the step of y that could come next."""
-        x, y, _ = state.point
-        q = problem.inner_gradient(x, y, sample.batch(0))
         step = schedules.at(self.step_size[1], state.step)
-        return held_back(inner_move(problem, y, q, self.inner_metric, state.memory[1], step)[0])
+        return inner_clips(problem, state.point, self.inner_metric, state.memory[1], step, sample)

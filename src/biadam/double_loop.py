@@ -129,10 +129,8 @@ class DoubleLoop(AbstractSolver):
 
     def clips(self, problem: Problem, state: DoubleState, sample: Sample) -> Bool[Array, ""]:
         """Look at an inner step that could come next."""
-        x, y, _ = state.point
-        q = problem.inner_gradient(x, y, sample.batch(0))
         step = schedules.at(self.step_size[1], state.step)
-        return held_back(inner_move(problem, y, q, self.inner_metric, state.memory[1], step)[0])
+        return inner_clips(problem, state.point, self.inner_metric, state.memory[1], step, sample)
 
     def _descend(self, view: View, state: DoubleState) -> tuple[DoubleState, Seen]:
         """The inner loop."""
@@ -193,6 +191,29 @@ def inner_move(
     """The step of y along q in a matrix that has seen q, and what the metric then remembers."""
     memory = metric.update(memory, q, q, q)
     return Move(y, q, metric.matrix(memory, y), step_size, problem.inner_set), memory
+
+
+def inner_clips(
+    problem: Problem,
+    point: Levels,
+    metric: AbstractMetric,
+    memory: PyTree,
+    step_size: Array,
+    sample: Sample,
+) -> Bool[Array, ""]:
+    """Whether the set holds back a step of y along the mean over the sample's inner minibatches.
+
+    One minibatch alone would send y over a border that is near.
+    """
+    x, y, _ = point
+    count = 1 if sample.single else jax.tree.leaves(sample.inner)[0].shape[0]
+
+    def add(j: Array, mean: PyTree) -> PyTree:
+        fresh = problem.inner_gradient(x, y, sample.batch(j))
+        return tree.mix(1 / (j + 1), fresh, mean)
+
+    q = lax.fori_loop(0, count, add, jax.tree.map(jnp.zeros_like, y))
+    return held_back(inner_move(problem, y, q, metric, memory, step_size)[0])
 
 
 class Amortized(AbstractImplicit):

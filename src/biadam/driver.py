@@ -298,7 +298,8 @@ _mean = eqx.filter_jit(lambda rate, new, old: tree.mix(rate, new, old))
 
 @eqx.filter_jit
 def _clips(parts: _Parts, state: Any) -> Array:
-    return parts.solver.clips(parts.problem, state, parts.sample(0))
+    sample = parts.data(parts.key, 0, max(parts.solver.batches, LOOKS))
+    return parts.solver.clips(parts.problem, state, sample)
 
 
 def _next(parts: _Parts, at: _At) -> _At:

@@ -72,7 +72,8 @@ class AbstractSolver(eqx.Module):
         """Whether a step of y from here is held back by ``inner_set``, as by a border at y*(x).
 
         There the implicit formula is not the gradient of F. Methods that do not use it, or can't
-        tell, answer no. The sample is at the service of those that keep no direction of y.
+        tell, answer no. The sample, of many inner minibatches where the data has them, is at the
+        service of those that keep no direction of y.
         """
         return jnp.array(False)
 
