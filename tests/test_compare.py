@@ -192,20 +192,24 @@ def test_settings_and_seeds_share_one_program(tmp_path):
     assert counts[1] < counts[0] + checks * 40
 
 
-def test_another_backend_of_joblib_takes_the_same_runs(tmp_path):
+@pytest.mark.parametrize("generates", [True, False], ids=["as they come", "all at the end"])
+def test_another_backend_of_joblib_takes_the_same_runs(tmp_path, generates):
     taken = []
 
     class Elsewhere(joblib._parallel_backends.ThreadingBackend):
+        supports_return_generator = generates
+
         def submit(self, func, callback=None):
             taken.append(func)
             return super().submit(func, callback)
 
     joblib.register_parallel_backend("elsewhere", Elsewhere)
     with joblib.parallel_config(backend="elsewhere", n_jobs=2):
-        biadam.compare(
+        found = biadam.compare(
             Noted().make, out=tmp_path, seeds=1, settings=2, methods=["soba"], oracle_calls=200.0
         )
     assert len(taken) > 2
+    assert found.rows[0].runs == ["soba/seed0"]
 
 
 def test_what_is_written_is_what_was_found(tmp_path):
