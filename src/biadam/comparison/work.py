@@ -185,7 +185,14 @@ def _settled(task: Task, solver: str, result: Result) -> Result:
 
 
 def _settling(curve: Metric, settle: Settle) -> Metric:
-    return lambda x, y: curve(x, settle(x, y))
+    """The curve at y*(x), which is searched for from where it was found last."""
+    near: list[PyTree] = []
+
+    def settled(x: PyTree, y: PyTree) -> Any:
+        near[:] = [settle(x, near[0] if near else y)]
+        return curve(x, near[0])
+
+    return settled
 
 
 def _closed(*point: PyTree) -> NoReturn:
