@@ -86,12 +86,15 @@ def alone(programs: Path) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
-def judge_at(task: Task, solver: str) -> Settle | None:
+def judge_at(task: Task, solver: str, tolerance: float | None = None) -> Settle | None:
     """Where to judge a method whose y is not y*(x): there, if all the inner data is at hand."""
     source = task.source
     if METHODS[solver].penalised and isinstance(source, Minibatches):
-        return lambda x, y: inner_solution(task.problem, x, y, source.inner)
+        return lambda x, y: inner_solution(task.problem, x, y, source.inner, tolerance=tolerance)
     return None
+
+
+ROUGH = 1e-2  # of y*(x) along a curve: steps shrink quadratically, so that 1e-4 of y is left
 
 
 def _each(job: Job, one: Callable[[Task, Trial], Entry]) -> list[Entry]:
@@ -139,7 +142,7 @@ def _tuned(task: Task, trial: Trial) -> Entry:
 
 
 def _reported(workers: int, task: Task, trial: Trial) -> Entry:
-    settle = judge_at(task, trial.solver)
+    settle = judge_at(task, trial.solver, ROUGH)
     curves = dict(task.curves)
     if settle is not None:
         curves = {name: _settling(curve, settle) for name, curve in curves.items()}
