@@ -382,8 +382,22 @@ def total(terms: Sequence[Array], weights: Sequence[float] | None = None) -> Arr
 
 
 def sample(leaves: Sequence[Array], stride: int) -> list[Array]:
-    """Every ``stride``-th entry of each leaf; single numbers stay."""
-    return [leaf.reshape(-1)[::stride] if leaf.ndim else leaf for leaf in leaves]
+    """Every ``stride``-th line of each leaf; single numbers stay."""
+    return [_thin(leaf, stride) if leaf.ndim else leaf for leaf in leaves]
+
+
+def _thin(leaf: Array, stride: int) -> Array:
+    line = _line_of(leaf.size, stride)
+    flat = leaf.reshape(-1)[: leaf.size // line * line]
+    return flat.reshape(-1, line)[::stride].reshape(-1)
+
+
+def _line_of(size: int, stride: int) -> int:
+    """How many entries a sample takes at once: single ones if it has few, which lie apart."""
+    return LINE if stride > 1 and size >= 1000 * LINE * stride else 1
+
+
+LINE = 16  # entries, about what a memory hands over at once
 
 
 def stride_of(leaves: Sequence[Array], wanted: int) -> int:
@@ -393,7 +407,8 @@ def stride_of(leaves: Sequence[Array], wanted: int) -> int:
 
 def share(leaves: Sequence[Array], stride: int) -> list[float]:
     """How many entries of each leaf one entry of its sample stands for."""
-    return [leaf.size / max(1, -(-leaf.size // stride)) for leaf in leaves]
+    lines = [(leaf.size, _line_of(leaf.size, stride)) for leaf in leaves]
+    return [size / max(1, -(-(size // line) // stride) * line) for size, line in lines]
 
 
 PASSES = 50  # evaluations of one search at most
@@ -501,7 +516,8 @@ def secular(
     inverse = 1 / length
 
     def squares(t: Array, ps: Sequence[Array], ms: Sequence[Array]) -> list[Array]:
-        return [(inverse * p * (m / divisor(t, m))) ** 2 for p, m in zip(ps, ms, strict=True)]
+        # What t changes comes first: the compiler keeps an array of what it does not change.
+        return [(p * (m / divisor(t, m)) * inverse) ** 2 for p, m in zip(ps, ms, strict=True)]
 
     def solve(_: Callable[[Array], Array], start: Array) -> Array:
         stride = stride_of(points, SAMPLE)
