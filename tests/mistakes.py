@@ -310,6 +310,9 @@ MISTAKES: dict[str, MistakeRow] = {
     "no end": MistakeRow(lambda: run(steps=None), "`steps` or `seconds` must say how long"),
     "negative seconds": MistakeRow(lambda: run(seconds=-1.0), "`seconds` must be above 0"),
     "evaluation every 0 steps": MistakeRow(lambda: run(every=0), "`every` must be a whole number"),
+    "no evaluation": MistakeRow(
+        lambda: run(evaluations=0), "`evaluations` must be a whole number of at least 1"
+    ),
     "metric that is no number": MistakeRow(
         lambda: run(metrics={"all": lambda x, y: x}),
         r"the metric 'all' must return one real number",

@@ -360,6 +360,7 @@ def _run(
             seconds=seconds,
             key=jax.random.key(seed),
             metrics=task.curves,
+            evaluations=task.evaluations,
         )
     for remark in dict.fromkeys(str(w.message) for w in caught):
         print(f"biadam: {remark}", file=sys.stderr)

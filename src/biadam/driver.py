@@ -92,6 +92,7 @@ def run(
     key: PRNGKeyArray,
     metrics: Mapping[str, Metric] | None = None,
     every: int | None = None,
+    evaluations: int = 50,
     output: AbstractOutput = Last(),
     compiled_loop: bool | None = None,
     progress: bool | None = None,
@@ -110,7 +111,8 @@ def run(
         key: names all the randomness. Equal keys give equal results, bit for bit.
         metrics: functions of (x, y), or `OfState` with a function of the method's state; called
             outside the compiled loop.
-        every: steps between evaluations; by default about fifty over the run.
+        every: steps between evaluations; by default so many that there are about `evaluations`.
+        evaluations: over the run, where `every` does not say.
         output: which iterate to return, of `biadam.outputs`.
         compiled_loop: run many steps inside one compiled loop; otherwise every step is its own
             call. By default a loop, unless the losses convolve on a CPU, whose compiler makes
@@ -118,7 +120,7 @@ def run(
         progress: show a bar; by default if a person is watching.
     """
     wanted = {} if metrics is None else metrics
-    _check(problem, solver, data, steps, seconds, every, wanted, output)
+    _check(problem, solver, data, steps, seconds, every, evaluations, wanted, output)
     key = _one_key(key)
     x, y = arrays("x", x), arrays("y", y)
     first_sample = data(key, 0, solver.batches)
@@ -135,7 +137,7 @@ def run(
     jax.block_until_ready(machine.warm(at))
     compile_seconds = time.perf_counter() - begun
 
-    pace = _Pace(steps, seconds, every)
+    pace = _Pace(steps, seconds, every, evaluations)
     log = _Log(wanted)
     clock, done, outcome, totals, best = 0.0, 0, Outcome.OK, Calls(), None
     message = "all that was asked for was done."
@@ -338,11 +340,13 @@ def _trace(function: Any, *arguments: Any) -> None:
 class _Pace:
     """When to evaluate, when to stop, and how many steps to take until then."""
 
-    def __init__(self, steps: int | None, seconds: float | None, every: int | None):
+    def __init__(
+        self, steps: int | None, seconds: float | None, every: int | None, evaluations: int
+    ):
         self.steps, self.seconds = steps, seconds
-        self.every = every
+        self.every, self.evaluations = every, evaluations
         if every is None and steps is not None and seconds is None:
-            self.every = max(1, math.ceil(steps / EVALUATIONS))
+            self.every = max(1, math.ceil(steps / evaluations))
         self.next_time = 0.0
 
     def over(self, done: int, clock: float) -> bool:
@@ -357,7 +361,7 @@ class _Pace:
 
     def evaluated(self, done: int, clock: float) -> None:
         if self.seconds is not None:
-            self.next_time = clock + self.seconds / EVALUATIONS
+            self.next_time = clock + self.seconds / self.evaluations
 
     def chunk(self, done: int, clock: float, watched: bool) -> int:
         limits = [10**6]
@@ -377,7 +381,6 @@ class _Pace:
         return max(1, min(int(done / clock * span), 4 * done)) if clock > 0 else 1
 
 
-EVALUATIONS = 50  # over a run, unless the user says how often
 LOOKS = 100  # further states that tell whether the inner set holds y back, at most a tenth of a run
 REFRESH = 0.2  # seconds between two looks at the clock
 ANSWER = 1.0  # seconds that an interrupt may wait where nobody watches
@@ -426,6 +429,7 @@ def _check(
     steps: int | None,
     seconds: float | None,
     every: int | None,
+    evaluations: int,
     metrics: Mapping[str, Metric],
     output: AbstractOutput,
 ) -> None:
@@ -447,6 +451,7 @@ def _check(
         errors.number("seconds", seconds, above=0)
     if every is not None:
         errors.count("every", every)
+    errors.count("evaluations", evaluations)
     if not isinstance(metrics, Mapping):
         raise errors.Mistake(
             f"`metrics` must be a dictionary of functions of (x, y) by name, but it is {metrics!r}."

@@ -176,6 +176,7 @@ def _run(task: Task, trial: Trial, curves: dict[str, Any]) -> tuple[Result, floa
             seconds=limits.seconds,
             key=jax.random.key(trial.seed),
             metrics=curves,
+            evaluations=task.evaluations,
             progress=False,
         )
     spent = time.perf_counter() - begun

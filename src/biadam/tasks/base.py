@@ -46,6 +46,7 @@ class Task:
     tuned_by: str = "validation_loss"  # of the curves: what a comparison chooses settings by
     largest: bool = False  # whether more of it is better
     references: Callable[[], list[Reference]] = list  # to stand beside the results
+    evaluations: int = 50  # of the curves over a run, fewer where they are costly
 
     def build(self, name: str, make: Callable[..., AbstractSolver], **given: Any) -> AbstractSolver:
         """A method with this task's settings for it, unless given otherwise."""

@@ -63,6 +63,7 @@ from .learned import packed, written
 DATASETS = ("omniglot", "digits")
 STEPS, TERMS = 16, 5  # D and K of the paper's experiment
 INNER_STEP = 0.4  # of a head, and of the series
+EVALUATIONS = 20  # over a run: each one passes thousands of images
 PRINTED_RIDGE = 1e-2  # C there
 RIDGE = 1e-3  # C for accuracy, by what is held out; features of 10 ** 0.5 times the length and
 # the printed C make the same heads, with a curvature L_g that is ten times as large
@@ -158,6 +159,7 @@ def fresh_tasks(
         options=bench.options(tasks, turned),
         tuned_by=bench.followed,
         largest=True,
+        evaluations=EVALUATIONS,
     )
 
 
@@ -219,6 +221,7 @@ def class_groups(
         options=bench.options(tasks, rotations),
         tuned_by=bench.followed,
         largest=True,
+        evaluations=EVALUATIONS,
     )
 
 
