@@ -29,7 +29,7 @@ reproduce_app = typer.Typer(
 
 FEW_SHOT = (
     "reverse,aid_cg,aid_fp,stocbio,mrbo,vrbo,fsla,mstsa,sustain,smb,biadam,vr_biadam,"
-    "biadam_authors,vr_biadam_authors,soba,ma_soba,recommended"
+    "biadam_authors,vr_biadam_authors,recommended"
 )
 SECONDS = 2.0  # of a run, unless something else is asked for
 OVERHEAD = 12.0  # seconds for each method beside its steps: compiling, evaluating
@@ -345,27 +345,31 @@ def figure_3(
     ways: Annotated[list[int] | None, typer.Option("--way", help="5 and 20.")] = None,
     shots: Annotated[list[int] | None, typer.Option("--shot", help="1 and 5.")] = None,
     channels: Annotated[int, typer.Option(help="Of each layer of the encoder.")] = 32,
+    episodes: Annotated[int, typer.Option(help="Tasks to test on.")] = 200,
     solvers: Solvers = FEW_SHOT,
-    seconds: Annotated[float, typer.Option(help="How long to step, in each run.")] = 12.0,
+    seconds: Annotated[
+        float,
+        typer.Option(help="How long to step, in each run of 5 ways; sqrt(N / 5) as long of N."),
+    ] = 6.0,
     seeds: Seeds = 3,
-    settings: Settings = 8,
+    settings: Settings = 4,
     workers: Workers = None,
     out: Out = None,
 ) -> None:
-    """Hyper-representation: accuracy against time, in four settings, on class groups."""
+    """Hyper-representation: accuracy against time and calls, in four settings, on class groups."""
     from .comparison import chosen
 
     keep = out or Path("biadam-runs") / f"figure-3-{data}"
     names = chosen(solvers)
-    effort = Effort(seconds, None, None, seeds, 1, settings, workers)
     panels = [(way, shot) for way in ways or [5, 20] for shot in shots or [1, 5]]
     _alone(keep)
-    _announce(effort, len(panels) * len(names))
     folders = []
     for way, shot in panels:
         print(f"biadam: {way}-way {shot}-shot", file=sys.stderr)
+        effort = Effort(seconds * (way / 5) ** 0.5, None, None, seeds, 1, settings, workers)
+        _announce(effort, len(names))
         folders.append(keep / f"{way}-way-{shot}-shot")
-        task = _hyper_representation(data, "groups", way, shot, channels)
+        task = _hyper_representation(data, "groups", way, shot, channels, episodes)
         _show(_run(task, names, effort, {}, folders[-1], keep))
     print(f"page: {_page(folders, keep)}")
 
