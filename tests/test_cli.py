@@ -144,6 +144,38 @@ def test_a_comparison_ends_in_tables_and_a_page(biadam, tmp_path, monkeypatch):
     assert told["options"]["train"] == 60
 
 
+FIGURES = {
+    "figure-2": (
+        ("--noise", "0.6", "--noise", "0.2", "--train", "60", "--validation", "40"),
+        ["noise-0.6", "noise-0.2"],
+    ),
+    "figure-3": (
+        ("--way", "3", "--way", "2", "--shot", "1", "--channels", "4", "--episodes", "10"),
+        ["3-way-1-shot", "2-way-1-shot"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_of_the_paper_has_a_panel_for_each_setting(biadam, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(work, "alone", lambda programs: None)
+    monkeypatch.setattr(sys.modules["biadam.tasks.hyper_cleaning"], "references", lambda *_: [])
+    options, panels = FIGURES[name]
+    few = ("--solvers", "biadam_tracked,smb", "--seconds", "0.2", "--seeds", "1", "--settings", "1")
+    words = ("--data", "digits", "--workers", "1", *few, "--out", "there")
+    status, out, _ = biadam("reproduce", name, *options, *words)
+    assert status == 0
+    assert out.strip().splitlines()[-1] == "page: there/report.html"
+    for panel in panels:
+        found = json.loads((tmp_path / "there" / panel / "comparison.json").read_text())
+        assert [row["refused"] for row in found["methods"]] == ["", ""]
+        assert all(len(row["runs"]) == 1 for row in found["methods"])
+    page = (tmp_path / "there" / "report.html").read_text()
+    assert page.count('<figure class="panel">') == 2 * len(panels)  # the paper's, and the others
+    for axis in ("seconds", "calls"):
+        assert (tmp_path / "there" / "report-figures" / f"curves-{axis}.png").stat().st_size > 9_999
+
+
 def test_a_comparison_of_methods_that_all_diverge_tells_so(biadam, tmp_path, monkeypatch):
     monkeypatch.setattr(work, "alone", lambda programs: None)
     monkeypatch.setattr(sys.modules["biadam.tasks.hyper_cleaning"], "references", lambda *_: [])
