@@ -34,7 +34,10 @@ LOOKS = 8  # minibatches that a direction is compared on
 
 
 class Pooled(AbstractEncoder):
-    """The recommended encoder with stride 1 and maxima of 2 x 2 in place of stride 2."""
+    """The recommended encoder with stride 1 and maxima of 2 x 2 in place of stride 2.
+
+    It rounds sizes down where strides round them up: of 28 x 28 pixels 1 x 1 is left, not 2 x 2.
+    """
 
     def init(self, key: Any, shape: tuple[int, int]) -> Any:
         return Convolutional().init(key, shape)
@@ -82,6 +85,7 @@ def train(data: str, name: str, seed: int, steps: int) -> tuple[float, float, An
         task.y0,
         steps=steps,
         key=jax.random.key(seed),
+        compiled_loop=False,  # so that convolutions and matrix products can be told by their time
         progress=False,
     )
     accuracy = task.curves["validation_accuracy"](result.x, result.y)

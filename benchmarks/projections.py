@@ -7,10 +7,9 @@ In the first two tables a step is ``a <- tau a + (1 - tau) w^2``, ``M = (sqrt(a)
 separable quadratic (`bare`), or an average of such gradients with the new point mixed into the old
 one, as in the methods of this library (`momentum`). The other tables have whole steps of methods
 that weigh so many training examples by minibatches of 128, with the set around the weights. The
-steps are measured in turn, in blocks too short for
-another process to slow down only one of them; the best block of each counts. A ratio is only worth
-reading where the machine has little else to do, so the load is printed too. The exit status is 1 if
-a ratio is above the one that is wanted.
+steps are measured in turn, in blocks too short for another process to slow down only one of them;
+the best block of each counts. A ratio is only worth reading where the machine has little else to
+do, so the load is printed too. The exit status is 1 if a ratio is above the one that is wanted.
 """
 
 import os
@@ -98,6 +97,8 @@ def whole(home: AbstractProximal, name: str, n: int) -> Callable[[int], Any]:
 
     state, _ = eqx.filter_jit(solver.init)(problem, x, jnp.zeros(FEATURES), draw(data, 0))
     state = run(parts, state, jnp.asarray(WARM))
+    if not jnp.isfinite(state.point.x).all():
+        raise SystemExit(f"{name} diverged, and its time says nothing")
     return lambda steps: jax.block_until_ready(run(parts, state, jnp.asarray(steps)))
 
 

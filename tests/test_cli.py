@@ -170,6 +170,12 @@ def test_a_figure_of_the_paper_has_a_panel_for_each_setting(biadam, tmp_path, mo
         found = json.loads((tmp_path / "there" / panel / "comparison.json").read_text())
         assert [row["refused"] for row in found["methods"]] == ["", ""]
         assert all(len(row["runs"]) == 1 for row in found["methods"])
+        if name == "figure-3":
+            ways = int(panel[0])
+            assert found["budget"]["amount"] == pytest.approx(0.2 * (ways / 5) ** 0.5)
+            assert found["options"]["episodes"] == 10
+            run = load(tmp_path / "there" / panel / found["methods"][0]["runs"][0])
+            assert 3 <= len(run.arrays["at"]) <= tasks.hyper_representation.EVALUATIONS + 2
     page = (tmp_path / "there" / "report.html").read_text()
     assert page.count('<figure class="panel">') == 2 * len(panels)  # the paper's, and the others
     for axis in ("seconds", "calls"):

@@ -332,8 +332,10 @@ def test_equal_calls_are_those_of_the_run_that_spent_least():
     slow = method("vrbo", [40, 50, 60], [3.0, 2.0, 1.0])
     soba, reverse, vrbo = rows([few, many, slow], "loss", False)
     assert soba.equal_calls["calls"] == 20 and soba.equal_calls["values"] == [1.0, 2.0]
-    assert reverse.equal_calls["values"] == [3.0]  # its next look came at 32
+    assert reverse.equal_calls["values"] == [2.375]  # between its looks at 16 and at 32
     assert vrbo.equal_calls == {}  # its start cost more
+    gone = method("sustain", [1, 5, 10], [3.0, np.nan, 1.0])
+    assert rows([few, gone], "loss", False)[1].equal_calls == {}
 
 
 def test_penalised_methods_are_judged_at_the_minimiser(tmp_path):

@@ -224,7 +224,7 @@ def test_a_group_at_zero_stays_there_when_its_data_moves() -> None:
 def test_large_groups() -> None:
     """One group so large that the search starts from a sample."""
     rng = np.random.default_rng(0)
-    p, m = rng.normal(size=30_001), np.exp(2 * rng.normal(size=30_001))
+    p, m = rng.normal(size=70_001), np.exp(2 * rng.normal(size=70_001))
     for weight in (1.0, 50.0, 1000.0):
         got = jax.jit(lambda w, p, m: GroupL1(w, axes=0).prox(p, m))(weight, p, m)
         wanted = exact_group(np.array([weight]), p[None], m[None])[0]

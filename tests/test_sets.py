@@ -405,6 +405,26 @@ def test_large_variables_whose_sample_misleads(name: str, dtype: Any) -> None:
         assert FAMILIES[name].violation(np.float64(s), np.float64(u))[0] <= 1e-6
 
 
+def test_a_sample_takes_its_share_of_every_leaf() -> None:
+    """Sums over a sample, each entry with its share, are sums over all on average."""
+    leaves = [jnp.ones(shape) for shape in ((), (3,), (5, 7), (1000, 3), (100_000, 17))]
+    for stride in (1, 3, 101, 10_001):
+        some, shares = proximal.sample(leaves, stride), proximal.share(leaves, stride)
+        for leaf, thin, share in zip(leaves, some, shares, strict=True):
+            assert thin.size * share == pytest.approx(leaf.size)
+            assert 0 < thin.size <= leaf.size / stride + 16
+
+
+def test_a_sample_inside_the_ball_says_nothing_of_the_curve_outside() -> None:
+    """One coordinate that no sample sees leads out, and bends the curve as far as can be."""
+    n = 100_001
+    p, m = np.full(n, (0.5 / n) ** 0.5, np.float32), np.full(n, 1e9, np.float32)
+    p[-1], m[-1] = 2911.6, 1.0
+    assert seen_of("l2", n)[-1] < n - 1
+    u = np.float64(jax.jit(L2Ball(np.float32(1.0)).project)(p, m))
+    assert np.sqrt((u**2).sum()) - 1 <= 1e-6
+
+
 def test_a_few_coordinates_that_no_sample_sees_outweigh_all_others() -> None:
     """What the sample says of the curve is wrong; single precision is as exact all the same."""
     n, rng = 200_001, np.random.default_rng(3)

@@ -16,7 +16,7 @@ from .hypergradients import Field
 from .metrics import AbstractMetric
 from .problem import Calls, Levels, Problem, Sample, View
 from .schedules import Number
-from .solver import AbstractSolver, Info, info_of, proximal_step
+from .solver import AbstractSolver, Draw, Info, info_of, proximal_step
 
 
 class AlternatingState(NamedTuple):
@@ -110,7 +110,7 @@ class AbstractAlternating(AbstractSolver):
         calls = calls.plus(inner.calls).plus(Calls(inner_gradient=1))
         return state, info_of(calls, one, w, q, inner.residual)
 
-    def clips(self, problem: Problem, state: AlternatingState, sample: Sample) -> Bool[Array, ""]:
+    def clips(self, problem: Problem, state: AlternatingState, sample: Draw) -> Bool[Array, ""]:
         """Look at the step of y that could come next."""
         step = schedules.at(self.step_size[1], state.step)
         return inner_clips(problem, state.point, self.inner_metric, state.memory[1], step, sample)

@@ -218,7 +218,7 @@ def _compare(
     effort = Effort(seconds, oracle_calls, samples, seeds, tuning_seeds, settings, workers)
     folder, keep = out or usual, out or RUNS  # those without a place of their own share runs
     _alone(keep)
-    _announce(effort, len(names))
+    _announce([effort], len(names))
     found = _run(task, names, effort, grids, folder, keep)
     if as_json:
         print(json.dumps(found.summary))
@@ -265,15 +265,17 @@ def _alone(keep: Path) -> None:
     alone(keep / "cache" / "programs")
 
 
-def _announce(effort: Effort, methods: int) -> None:
-    """Say how long it may take, if the budget says so."""
+def _announce(efforts: Sequence[Effort], methods: int) -> None:
+    """Say how long comparisons may take, if the budgets say so."""
     from .comparison.halving import cost
     from .comparison.plan import processes
 
-    if effort.seconds is None or effort.oracle_calls is not None or effort.samples is not None:
-        return
-    runs = cost(effort.settings) * effort.tuning_seeds + effort.seeds
-    seconds = methods * (effort.seconds * runs + OVERHEAD) / processes(effort.workers)
+    seconds = 0.0
+    for effort in efforts:
+        if effort.seconds is None or effort.oracle_calls is not None or effort.samples is not None:
+            return
+        runs = cost(effort.settings) * effort.tuning_seeds + effort.seeds
+        seconds += methods * (effort.seconds * runs + OVERHEAD) / processes(effort.workers)
     told = f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} seconds"
     print(f"biadam: at most about {told} on an idle machine", file=sys.stderr)
 
@@ -329,7 +331,7 @@ def figure_2(
     names = chosen(solvers)
     effort = Effort(seconds, None, None, seeds, 1, settings, workers)
     _alone(keep)
-    _announce(effort, len(levels) * len(names))
+    _announce([effort] * len(levels), len(names))
     folders = []
     for level in levels:
         print(f"biadam: {level:g} of the labels wrong", file=sys.stderr)
@@ -362,12 +364,13 @@ def figure_3(
     keep = out or Path("biadam-runs") / f"figure-3-{data}"
     names = chosen(solvers)
     panels = [(way, shot) for way in ways or [5, 20] for shot in shots or [1, 5]]
+    each = [seconds * (way / 5) ** 0.5 for way, _ in panels]
+    efforts = [Effort(long, None, None, seeds, 1, settings, workers) for long in each]
     _alone(keep)
+    _announce(efforts, len(names))
     folders = []
-    for way, shot in panels:
+    for (way, shot), effort in zip(panels, efforts, strict=True):
         print(f"biadam: {way}-way {shot}-shot", file=sys.stderr)
-        effort = Effort(seconds * (way / 5) ** 0.5, None, None, seeds, 1, settings, workers)
-        _announce(effort, len(names))
         folders.append(keep / f"{way}-way-{shot}-shot")
         task = _hyper_representation(data, "groups", way, shot, channels, episodes)
         _show(_run(task, names, effort, {}, folders[-1], keep))

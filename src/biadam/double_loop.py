@@ -17,7 +17,9 @@ from .metrics import AbstractMetric, Identity
 from .problem import Calls, Levels, Problem, Sample, View
 from .schedules import Number
 from .solver import (
+    LOOKS,
     AbstractSolver,
+    Draw,
     Info,
     Move,
     check_implicit,
@@ -127,7 +129,7 @@ class DoubleLoop(AbstractSolver):
         )
         return state._replace(step=state.step + 1), info
 
-    def clips(self, problem: Problem, state: DoubleState, sample: Sample) -> Bool[Array, ""]:
+    def clips(self, problem: Problem, state: DoubleState, sample: Draw) -> Bool[Array, ""]:
         """Look at an inner step that could come next."""
         step = schedules.at(self.step_size[1], state.step)
         return inner_clips(problem, state.point, self.inner_metric, state.memory[1], step, sample)
@@ -199,20 +201,19 @@ def inner_clips(
     metric: AbstractMetric,
     memory: PyTree,
     step_size: Array,
-    sample: Sample,
+    sample: Draw,
 ) -> Bool[Array, ""]:
-    """Whether the set holds back a step of y along the mean over the sample's inner minibatches.
+    """Whether the set holds back a step of y along the mean inner gradient of many samples.
 
-    One minibatch alone would send y over a border that is near.
+    One sample alone would send y over a border that is near.
     """
     x, y, _ = point
-    count = 1 if sample.single else jax.tree.leaves(sample.inner)[0].shape[0]
 
     def add(j: Array, mean: PyTree) -> PyTree:
-        fresh = problem.inner_gradient(x, y, sample.batch(j))
+        fresh = problem.inner_gradient(x, y, sample(j).batch(0))
         return tree.mix(1 / (j + 1), fresh, mean)
 
-    q = lax.fori_loop(0, count, add, jax.tree.map(jnp.zeros_like, y))
+    q = lax.fori_loop(0, LOOKS, add, jax.tree.map(jnp.zeros_like, y))
     return held_back(inner_move(problem, y, q, metric, memory, step_size)[0])
 
 

@@ -24,7 +24,7 @@ from .problem import Calls, Levels, Problem, Sample, arrays, check_problem, firs
 from .progress import Progress
 from .proximal import AbstractProximal
 from .sets import AbstractSet, Free
-from .solver import AbstractSolver, Info
+from .solver import LOOKS, AbstractSolver, Info
 
 
 class Outcome(enum.StrEnum):
@@ -300,8 +300,7 @@ _mean = eqx.filter_jit(lambda rate, new, old: tree.mix(rate, new, old))
 
 @eqx.filter_jit
 def _clips(parts: _Parts, state: Any) -> Array:
-    sample = parts.data(parts.key, 0, max(parts.solver.batches, LOOKS))
-    return parts.solver.clips(parts.problem, state, sample)
+    return parts.solver.clips(parts.problem, state, parts.sample)
 
 
 def _next(parts: _Parts, at: _At) -> _At:
@@ -381,7 +380,6 @@ class _Pace:
         return max(1, min(int(done / clock * span), 4 * done)) if clock > 0 else 1
 
 
-LOOKS = 100  # further states that tell whether the inner set holds y back, at most a tenth of a run
 REFRESH = 0.2  # seconds between two looks at the clock
 ANSWER = 1.0  # seconds that an interrupt may wait where nobody watches
 

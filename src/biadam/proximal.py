@@ -401,7 +401,7 @@ LINE = 16  # entries, about what a memory hands over at once
 
 
 def stride_of(leaves: Sequence[Array], wanted: int) -> int:
-    """The stride that leaves about so many entries, odd so as not to fall in step with rows."""
+    """The stride that leaves about so many entries, odd so as to fall in step with fewer rows."""
     return (sum(leaf.size for leaf in leaves) // wanted) | 1
 
 
@@ -446,9 +446,9 @@ def root(
     is round-off, or after `PASSES` evaluations.
 
     ``positive`` says that h(0) < 0 without a look. With ``bend``, an upper bound of :math:`t |h''|
-    / h'` near the root, the search ends, after one more step, where that step's error is sure to be
-    round-off: the relative error of a secant step is half the bend times the product of those of
-    the two before. A step that leaves more than a tenth of the value shows that less is known.
+    / h'` near the root, the search ends, after one more step, where that step's error is round-off:
+    the relative error of a secant step is half the bend times the product of those of the two
+    before. The bound is trusted only after a step that left at most a tenth of the value.
     """
     tiny = float(jnp.finfo(start.dtype).eps)
     one = jnp.ones_like(start)
@@ -509,8 +509,8 @@ def secular(
 
     :math:`u_i(t) = m_i p_i / d(t, m_i)` with a positive ``divisor`` d that is linear and increasing
     in t, and r is ``length``. One over the length is concave in t and nearly linear, which is what
-    the secant steps run on: its bend is at most 3, and a sample knows how far below that it is. So
-    two looks at all coordinates mostly do in single precision. The result is differentiated
+    the secant steps run on: its bend is at most 3, and a sample estimates how far below that it
+    is. So two looks at all coordinates mostly do in single precision. The result is differentiated
     implicitly.
     """
     inverse = 1 / length
@@ -536,7 +536,8 @@ def secular(
             return t
         slope = slope_of(shape, t)
         bent = t * jnp.abs(slope_of(lambda t: slope_of(shape, t), t)) / slope
-        bend = jnp.clip(2 * bent, LEAST_BENT, MOST_BENT)
+        known = (t > 0) & jnp.isfinite(bent)
+        bend = jnp.where(known, jnp.clip(2 * bent, LEAST_BENT, MOST_BENT), MOST_BENT)
         return root(whole, t, slope, scale, positive=False, bend=bend)
 
     def excess(t: Array) -> Array:

@@ -1,6 +1,7 @@
 """One step of a method: the contract of all, and the single-loop method that most of them fill."""
 
 import abc
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -48,6 +49,10 @@ class Move(NamedTuple):
     home: AbstractProximal
 
 
+Draw = Callable[[Any], Sample]  # of the number of a sample
+LOOKS = 100  # states, or samples, that tell whether the inner set holds y back
+
+
 class AbstractSolver(eqx.Module):
     """A method: two pure functions, whose state has a ``step`` and a ``point``."""
 
@@ -68,12 +73,11 @@ class AbstractSolver(eqx.Module):
         """What a user should know about a run that reached this state, a sentence each."""
         return []
 
-    def clips(self, problem: Problem, state: Any, sample: Sample) -> Bool[Array, ""]:
+    def clips(self, problem: Problem, state: Any, sample: Draw) -> Bool[Array, ""]:
         """Whether a step of y from here is held back by ``inner_set``, as by a border at y*(x).
 
         There the implicit formula is not the gradient of F. Methods that do not use it, or can't
-        tell, answer no. The sample, of many inner minibatches where the data has them, is at the
-        service of those that keep no direction of y.
+        tell, answer no. Those that keep no direction of y look at samples, `LOOKS` of them.
         """
         return jnp.array(False)
 
@@ -151,7 +155,7 @@ class SingleLoop(AbstractSolver):
             if name is not None and bool(metric.idle(memory))
         ]
 
-    def clips(self, problem: Problem, state: State, sample: Sample) -> Bool[Array, ""]:
+    def clips(self, problem: Problem, state: State, sample: Draw) -> Bool[Array, ""]:
         """Look at the step of y that would come next."""
         return held_back(self.moves(problem, state).y)
 

@@ -121,12 +121,16 @@ def _common_calls(found: Sequence[Found]) -> float:
 
 
 def _after(runs: Sequence[Entry], metric: str, calls: float) -> dict[str, Any]:
-    """The metric at the last evaluation before so many oracle calls were spent, over the runs."""
+    """The metric when so many oracle calls were spent, on the line between two evaluations.
+
+    Nothing is told of a method whose runs do not all have numbers on both sides.
+    """
     values = []
     for run in runs:
-        spent = np.flatnonzero(run.arrays["calls"].sum(axis=1) <= calls)
-        if len(spent):
-            values.append(float(run.arrays[f"curve_{metric}"][spent[-1]]))
+        spent, curve = run.arrays["calls"].sum(axis=1), run.arrays[f"curve_{metric}"]
+        if calls < spent[0] or not np.isfinite(curve).all():
+            return {}
+        values.append(float(np.interp(calls, spent, curve)))
     return {"calls": calls, **interval(values)} if values else {}
 
 

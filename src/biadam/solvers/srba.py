@@ -35,7 +35,7 @@ from ..hypergradients import AbstractHypergradient, LinearSystem
 from ..metrics import AbstractMetric, Identity
 from ..problem import Calls, Problem, Sample
 from ..schedules import Constant, Number
-from ..solver import AbstractSolver, Info, SingleLoop, State
+from ..solver import AbstractSolver, Draw, Info, SingleLoop, State
 from .about import About, method
 
 
@@ -80,7 +80,7 @@ class Refreshed(AbstractSolver):
         """Those of the loop."""
         return self.loop.remarks(problem, state)
 
-    def clips(self, problem: Problem, state: State, sample: Sample) -> Bool[Array, ""]:
+    def clips(self, problem: Problem, state: State, sample: Draw) -> Bool[Array, ""]:
         """See the loop's."""
         return self.loop.clips(problem, state, sample)
 

@@ -66,7 +66,7 @@ INNER_STEP = 0.4  # of a head, and of the series
 EVALUATIONS = 20  # over a run: each one passes thousands of images
 PRINTED_RIDGE = 1e-2  # C there
 RIDGE = 1e-3  # C for accuracy, by what is held out; features of 10 ** 0.5 times the length and
-# the printed C make the same heads, with a curvature L_g that is ten times as large
+# the printed C make the same heads but for the bias, and a curvature L_g ten times as large
 
 
 class Drawn(NamedTuple):
