@@ -162,9 +162,8 @@ class LInfBall(AbstractSet):
 class L2Ball(AbstractSet):
     r""":math:`\|u\|_2 \le r`, over all leaves together.
 
-    :math:`u_i = m_i p_i / (m_i + \nu)` where :math:`\nu` is 0 inside, and outside solves
-    :math:`\|u(\nu)\|_2 = r`. Secant steps on :math:`1 / \|u(\nu)\|_2`, which is nearly linear,
-    find it.
+    Outside, :math:`u_i = m_i p_i / (m_i + \nu)` where :math:`\nu > 0` solves :math:`\|u(\nu)\|_2 =
+    r`; secant steps on :math:`1 / \|u(\nu)\|_2`, which is nearly linear, find it.
     """
 
     radius: ArrayLike
@@ -180,8 +179,12 @@ class L2Ball(AbstractSet):
         if _euclidean(space, matrix):
             return space.tree(optax.projections.projection_l2_ball(space.points, radius))
 
-        nu = secular(space.points, space.matrices, lambda t, m: m + t, radius)
-        return space.tree(p * (m / (m + nu)) for p, m in zip(*space[:2], strict=True))
+        def shorten(points: list[Array]) -> list[Array]:
+            nu = secular(points, space.matrices, lambda t, m: m + t, radius)
+            return [p * (m / (m + nu)) for p, m in zip(points, space.matrices, strict=True)]
+
+        inside = total([(p / radius) ** 2 for p in space.points]) <= 1
+        return space.tree(jax.lax.cond(inside, lambda points: points, shorten, space.points))
 
     def check(self, name: str, point: PyTree) -> None:
         """Refuse more than one radius."""
