@@ -32,6 +32,19 @@ TAU, RHO, GAMMA, BETA, ETA = 0.9, 1e-3, 0.1, 0.3, 0.5
 WARM, STEPS, BLOCKS = 100, 10, 40
 
 
+class OneLook(L2Ball):
+    """No projection: the least that one could do, a sum over all coordinates and a shrinkage by it.
+
+    What it costs is a floor for the L2 ball, whose multiplier takes two such sums or more.
+    """
+
+    def project(self, point: Any, matrix: Any) -> Any:
+        if jnp.ndim(matrix) == 0:
+            return super().project(point, matrix)
+        shrunk = lambda nu: point * (matrix / (matrix + nu))
+        return shrunk(jnp.sum(shrunk(1.0) ** 2) / self.radius**2)
+
+
 def homes(n: int) -> dict[str, tuple[AbstractProximal, float | None]]:
     """Sets and terms by name, with the ratio to stay under, if any. All but one are active."""
     return {
@@ -40,6 +53,7 @@ def homes(n: int) -> dict[str, tuple[AbstractProximal, float | None]]:
         "L2 ball, inside": (L2Ball(10.0 * n**0.5), 2.0),
         "L2 ball": (L2Ball(0.5 * n**0.5), 2.0),
         "L2 ball, small": (L2Ball(0.1 * n**0.5), 2.0),
+        "one look, no projection": (OneLook(0.5 * n**0.5), None),
         "simplex": (Simplex(0.2 * n), 10.0),
         "simplex, sparse": (Simplex(1.0), 10.0),
         "capped simplex": (CappedSimplex(0.1 * n), 10.0),
