@@ -196,7 +196,7 @@ def test_a_gradient_that_becomes_nan_is_divergence():
 
 
 def test_an_interrupt_waits_for_a_second_and_not_for_a_million_steps():
-    pace = driver._Pace(10**9, None, 10**9)
+    pace = driver._Pace(10**9, None, 10**9, 50)
     assert pace.chunk(0, 0.0, False) == 1
     assert pace.chunk(1000, 0.5, False) == 2000
     assert pace.chunk(1000, 0.5, True) == 400
